@@ -1,0 +1,366 @@
+"""The typed schema of conf/, and the checks that span fields. Each message names the field, its value and a remedy."""
+
+import difflib
+import importlib
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+# A wheel carries conf/ inside the package, a checkout beside it.
+_PACKAGE = Path(__file__).parent
+CONFIG_DIR = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent / "conf"
+
+
+class ConfigError(ValueError):
+    """A user's mistake: one line that says which field, which value, and what to write instead."""
+
+
+@dataclass
+class ConvolutionConfig:
+    """One convolution, followed by a rectifier."""
+
+    channels: int = MISSING
+    kernel: int = MISSING
+    stride: int = MISSING
+
+
+@dataclass
+class NetworkConfig:
+    """Layers of one member."""
+
+    name: str = MISSING
+    convolutions: list[ConvolutionConfig] = field(default_factory=list)
+    dense: list[int] = field(default_factory=list)
+    hidden: int = MISSING
+
+
+@dataclass
+class HyperparametersConfig:
+    """Values that depend on the environment. A family of algorithms reads its own block."""
+
+    total_steps: int = MISSING
+    learning_rate: float = MISSING
+    interactions_per_update: int = MISSING
+    first_update: int = MISSING
+    replay_capacity: int = MISSING
+    target_period: int = MISSING
+    epsilon_steps: int = MISSING
+
+
+@dataclass
+class EnvConfig:
+    """An environment: what it is, how its scores are normalised, and what the paper sets for it."""
+
+    name: str = MISSING
+    kind: str = MISSING
+    id: str = MISSING
+    stack: int = MISSING
+    clip_rewards: bool = MISSING
+    options: dict[str, Any] = field(default_factory=dict)
+    random_score: float | None = None
+    random_score_500k: float | None = None
+    reference_score: float | None = None
+    reference: str | None = None
+    evaluate_every: int = MISSING
+    probe_every: int = MISSING
+    vanilla: HyperparametersConfig = field(default_factory=HyperparametersConfig)
+
+
+@dataclass
+class TargetNetworkConfig:
+    """Lagging weights: `snapshots` copies, the oldest replaced every `period` interactions."""
+
+    period: int = MISSING
+    snapshots: int = 1
+
+
+@dataclass
+class EpsilonConfig:
+    """Linear from start to end over `steps` interactions."""
+
+    start: float = MISSING
+    end: float = MISSING
+    steps: int = MISSING
+
+
+@dataclass
+class AlgoConfig:
+    """A point in the space of methods."""
+
+    name: str = MISSING
+    family: str = MISSING
+    ensemble_size: int = MISSING
+    bootstrap: str = MISSING
+    double: bool = MISSING
+    target_network: TargetNetworkConfig | None = None
+    minibatch: str = MISSING
+    prioritized: bool = MISSING
+    priorities: str = MISSING
+    priority_exponent: float = MISSING
+    importance_start: float = MISSING
+    importance_end: float = MISSING
+    dueling: bool = MISSING
+    exploration: str = MISSING
+    epsilon: EpsilonConfig = field(default_factory=EpsilonConfig)
+    discount: float = MISSING
+    multi_step: int = MISSING
+    batch_size: int = MISSING
+    replay_capacity: int = MISSING
+    first_update: int = MISSING
+    interactions_per_update: int = MISSING
+    gradient_steps: int = MISSING
+    learning_rate: float = MISSING
+    adam_epsilon: float = MISSING
+    max_gradient_norm: float = MISSING
+
+
+@dataclass
+class EvaluationConfig:
+    """Greedy episodes, all at once."""
+
+    episodes: int = MISSING
+    every: int = MISSING
+
+
+@dataclass
+class ProbeConfig:
+    """Values of every member at the same initial states in every run."""
+
+    states: int = MISSING
+    every: int = MISSING
+    seed: int = MISSING
+
+
+@dataclass
+class LoggerConfig:
+    """Where a run is mirrored to, besides its directory."""
+
+    name: str = MISSING
+
+
+@dataclass
+class Config:
+    """One run."""
+
+    seed: int = MISSING
+    total_steps: int = MISSING
+    study: str = MISSING
+    label: str | None = None
+    root: str = MISSING
+    device: str = MISSING
+    threads: int | None = None
+    log_every: int = MISSING
+    algo: AlgoConfig = field(default_factory=AlgoConfig)
+    env: EnvConfig = field(default_factory=EnvConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    logger: LoggerConfig = field(default_factory=LoggerConfig)
+
+
+def from_omegaconf(config: DictConfig) -> Config:
+    """The plain typed object of a composed configuration, every interpolation resolved, checked."""
+    typed = OmegaConf.to_object(config)
+    assert isinstance(typed, Config)
+    check(typed)
+    return typed
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """'; did you mean ...?', or the whole list where it is short, or nothing."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; choose from {', '.join(known)}" if known else ""
+
+
+def import_object(path: str, what: str) -> Any:
+    """The object at a dotted import path, e.g. my_lab.rules.median."""
+    module_name, _, attribute = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{what}={path}: cannot import it ({error}); write module.name of something importable")
+
+
+MINIBATCHES = ("independent", "shared")
+PRIORITIES = ("per_member", "shared")
+EXPLORATIONS = ("epsilon_greedy", "episode_member")
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def check(config: Config) -> None:
+    """Raise ConfigError for a value or a combination that cannot work."""
+    algo = config.algo
+    for name, value, least in (
+        ("seed", config.seed, 0),
+        ("total_steps", config.total_steps, 1),
+        ("log_every", config.log_every, 1),
+        ("evaluation.episodes", config.evaluation.episodes, 1),
+        ("evaluation.every", config.evaluation.every, 1),
+        ("probe.states", config.probe.states, 1),
+        ("probe.every", config.probe.every, 1),
+        ("probe.seed", config.probe.seed, 0),
+        ("env.stack", config.env.stack, 1),
+        ("network.hidden", config.network.hidden, 1),
+        ("algo.ensemble_size", algo.ensemble_size, 1),
+        ("algo.multi_step", algo.multi_step, 1),
+        ("algo.batch_size", algo.batch_size, 1),
+        ("algo.replay_capacity", algo.replay_capacity, algo.multi_step + 1),
+        ("algo.first_update", algo.first_update, algo.multi_step),
+        ("algo.interactions_per_update", algo.interactions_per_update, 1),
+        ("algo.gradient_steps", algo.gradient_steps, 1),
+        ("algo.epsilon.steps", algo.epsilon.steps, 1),
+        ("threads", 1 if config.threads is None else config.threads, 1),
+    ):
+        _require(value >= least, name, value, f"write {least} or more")
+    for name, value in (
+        ("algo.discount", algo.discount),
+        ("algo.epsilon.start", algo.epsilon.start),
+        ("algo.epsilon.end", algo.epsilon.end),
+        ("algo.importance_start", algo.importance_start),
+        ("algo.importance_end", algo.importance_end),
+        ("algo.priority_exponent", algo.priority_exponent),
+    ):
+        _require(0 <= value <= 1, name, value, "write a number from 0 to 1")
+    for name, value in (
+        ("algo.learning_rate", algo.learning_rate),
+        ("algo.adam_epsilon", algo.adam_epsilon),
+        ("algo.max_gradient_norm", algo.max_gradient_norm),
+    ):
+        _require(0 < value < math.inf, name, value, "write a number above 0")
+    for name, chosen, choices in (
+        ("algo.minibatch", algo.minibatch, MINIBATCHES),
+        ("algo.priorities", algo.priorities, PRIORITIES),
+        ("algo.exploration", algo.exploration, EXPLORATIONS),
+    ):
+        _require(chosen in choices, name, chosen, f"write {' or '.join(choices)}")
+    if algo.target_network is not None:
+        for name, value in (("period", algo.target_network.period), ("snapshots", algo.target_network.snapshots)):
+            _require(value >= 1, f"algo.target_network.{name}", value, "write 1 or more, or algo.target_network=null")
+    for conv in config.network.convolutions:
+        for name, value in (("channels", conv.channels), ("kernel", conv.kernel), ("stride", conv.stride)):
+            _require(value >= 1, f"network.convolutions[].{name}", value, "write 1 or more")
+    for width in config.network.dense:
+        _require(width >= 1, "network.dense", width, "write layer widths of 1 or more")
+    _check_combinations(config)
+
+
+def _check_combinations(config: Config) -> None:
+    algo = config.algo
+    _require(
+        config.total_steps >= algo.first_update,
+        "total_steps",
+        config.total_steps,
+        f"the first update comes at interaction {algo.first_update}: write {algo.first_update} or more, "
+        "or lower algo.first_update",
+    )
+    _require(
+        not (algo.prioritized and algo.priorities == "per_member" and algo.minibatch == "shared"),
+        "algo.priorities",
+        algo.priorities,
+        "members that share one minibatch share its priorities: write algo.priorities=shared, "
+        "or algo.minibatch=independent",
+    )
+    rule = bootstrap_rule(algo)
+    _require(
+        algo.ensemble_size >= rule.min_members,
+        "algo.ensemble_size",
+        algo.ensemble_size,
+        f"algo.bootstrap={algo.bootstrap} needs at least {rule.min_members} members",
+    )
+    _require(
+        algo.double is False or algo.target_network is not None,
+        "algo.double",
+        algo.double,
+        "without a target network the same weights choose and evaluate: write algo.double=false, "
+        "or give algo.target_network",
+    )
+    for name, text in (("study", config.study), ("label", config.label or "label"), ("env.name", config.env.name)):
+        parts = PurePosixPath(text).parts
+        _require(
+            bool(parts) and text == text.strip() and not text.startswith("/") and ".." not in parts and "\0" not in text,
+            name,
+            text,
+            "it names a directory below the root: write a plain name",
+        )
+    env_factory(config.env)
+    _check_device(config.device)
+    check_root(config.root)
+
+
+def _check_device(device: str) -> None:
+    base = device.split(":")[0]
+    _require(base in DEVICES, "device", device, "write auto, cpu, cuda or cuda:N")
+    if base == "cuda":
+        import torch
+
+        _require(torch.cuda.is_available(), "device", device, "this machine has no usable CUDA: write device=cpu")
+        index = device.partition(":")[2]
+        _require(
+            not index or (index.isdigit() and int(index) < torch.cuda.device_count()),
+            "device",
+            device,
+            f"there are {torch.cuda.device_count()} CUDA devices, numbered from 0",
+        )
+
+
+def check_root(root: str) -> None:
+    """Raise where a directory could not be made below `root`; makes nothing."""
+    path = Path(root).absolute()
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    _require(path.is_dir(), "root", root, f"{path} is not a directory: write one that can be written to")
+    _require(
+        os.access(path, os.W_OK | os.X_OK) and not _read_only(path),
+        "root",
+        root,
+        f"no permission to write in {path}: write another directory",
+    )
+
+
+def _read_only(path: Path) -> bool:
+    """Also where permissions do not apply (root): a read-only or virtual file system."""
+    try:
+        stats = os.statvfs(path)
+    except OSError:
+        return True
+    return bool(stats.f_flag & os.ST_RDONLY) or stats.f_blocks == 0
+
+
+def _require(condition: bool, name: str, value: object, remedy: str) -> None:
+    if not condition:
+        raise ConfigError(f"{name}={value}: {remedy}")
+
+
+def bootstrap_rule(algo: AlgoConfig) -> Any:
+    """The rule of targets.py with this name, or a researcher's own at an import path."""
+    from meanq.targets import RULES, BootstrapRule
+
+    if algo.bootstrap in RULES:
+        return RULES[algo.bootstrap]
+    if "." not in algo.bootstrap:
+        raise ConfigError(
+            f"algo.bootstrap={algo.bootstrap}: no such rule{closest(algo.bootstrap, RULES)} "
+            "A rule of your own is named by its import path, module.name"
+        )
+    rule = import_object(algo.bootstrap, "algo.bootstrap")
+    return rule if isinstance(rule, BootstrapRule) else BootstrapRule(rule, rule)
+
+
+def env_factory(env: EnvConfig) -> Any:
+    """The class or function that makes this kind of environment."""
+    from meanq.envs import KINDS
+
+    if env.kind not in KINDS and "." not in env.kind:
+        raise ConfigError(
+            f"env.kind={env.kind}: no such kind{closest(env.kind, KINDS)} "
+            "An environment of your own is named by its import path, module.name"
+        )
+    return import_object(KINDS.get(env.kind, env.kind), "env.kind")

@@ -1,0 +1,98 @@
+"""Environments: one small interface over emulators, MinAtar, exact MDPs and anything in gymnasium."""
+
+import inspect
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meanq.config import ConfigError, EnvConfig, env_factory
+
+# A kind is an import path, so that only what is used is imported. A researcher's own kind is given as such a path.
+KINDS = {
+    "atari": "meanq.envs.atari.Atari",
+    "minatar": "meanq.envs.minatar.MinAtar",
+    "chain": "meanq.envs.chain.Chain",
+    "gymnasium": "meanq.envs.gym.Gymnasium",
+}
+
+
+class Step(NamedTuple):
+    """What an interaction led to."""
+
+    frame: np.ndarray  # after the step, also where the game ended
+    reward: float  # as the game gives it, unclipped
+    terminal: bool  # the game is over
+    truncated: bool  # cut short by a limit: the future still has a value
+    life_lost: bool  # the game goes on, but a training episode ends here
+
+
+class Environment(ABC):
+    """One game. A frame is what replay stores for an interaction: [channels, height, width] or [features]."""
+
+    num_actions: int
+    frame_shape: tuple[int, ...]
+    frame_dtype: np.dtype
+    frame_scale: float = 1.0  # networks see frame * frame_scale
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        self.generator = generator
+
+    @abstractmethod
+    def reset(self) -> np.ndarray:
+        """Start a game; the first frame."""
+
+    @abstractmethod
+    def step(self, action: int) -> Step:
+        """Act once."""
+
+    def seed(self, generator: np.random.Generator) -> None:
+        """Draw all randomness from this generator from the next reset on."""
+        self.generator = generator
+
+    def true_q(self, discount: float) -> np.ndarray | None:
+        """The exact optimal Q [A] of the current state, where it can be computed."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain data from which load_state_dict goes on exactly."""
+        raise NotImplementedError(f"{type(self).__name__} cannot save its state")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Become the environment that gave this state."""
+        raise NotImplementedError(f"{type(self).__name__} cannot restore its state")
+
+    def close(self) -> None:
+        """Release what the game holds."""
+
+
+def make_env(config: EnvConfig, generator: np.random.Generator) -> Environment:
+    """A fresh environment; `env.options` are its keyword arguments."""
+    factory = env_factory(config)
+    try:
+        inspect.signature(factory).bind(id=config.id, generator=generator, **config.options)
+    except TypeError as error:
+        raise ConfigError(f"env.options={config.options}: {config.kind} environments do not take these ({error})") from None
+    return factory(id=config.id, generator=generator, **config.options)
+
+
+class FrameStack:
+    """The state the agent acts on: the last frames of the episode, blank before its start.
+
+    Replay rebuilds exactly these states. A loss of life starts a training episode, so it blanks the stack as well.
+    """
+
+    def __init__(self, stack: int, frame_shape: tuple[int, ...], frame_dtype: np.dtype) -> None:
+        self._channels = frame_shape[0]
+        self.state = np.zeros((stack * frame_shape[0], *frame_shape[1:]), dtype=frame_dtype)
+
+    def start(self, frame: np.ndarray) -> np.ndarray:
+        """Begin an episode."""
+        self.state[:] = 0
+        return self.push(frame)
+
+    def push(self, frame: np.ndarray) -> np.ndarray:
+        """Add the newest frame; the state (the same array each time)."""
+        self.state[: -self._channels] = self.state[self._channels :]
+        self.state[-self._channels :] = frame
+        return self.state

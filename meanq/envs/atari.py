@@ -1,0 +1,104 @@
+"""Atari 2600 games, driven through the emulator itself with the paper's protocol."""
+
+from typing import Any
+
+import ale_py
+import cv2
+import numpy as np
+
+from meanq.config import ConfigError, closest
+from meanq.envs import Environment, Step
+
+
+class Atari(Environment):
+    """Minimal actions, no sticky actions, no FIRE at reset; a frame is the maximum of the last two of `frame_skip`."""
+
+    frame_dtype = np.dtype(np.uint8)
+    frame_scale = 1 / 255
+
+    def __init__(
+        self,
+        id: str,
+        generator: np.random.Generator,
+        frame_skip: int = 4,
+        screen_size: int = 84,
+        noop_max: int = 30,
+        max_frames: int = 108_000,
+    ) -> None:
+        super().__init__(generator)
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        self._ale = ale_py.ALEInterface()
+        # Without sticky actions the emulator draws nothing: all randomness is the number of no-ops and the agent.
+        self._ale.setFloat("repeat_action_probability", 0.0)
+        self._ale.setInt("random_seed", 0)
+        roms = ale_py.roms.get_all_rom_ids()
+        if id not in roms:
+            raise ConfigError(f"env.id={id}: no such Atari game{closest(id, roms)}")
+        self._ale.loadROM(ale_py.roms.get_rom_path(id))
+        self._actions = self._ale.getMinimalActionSet()
+        self._frame_skip = frame_skip
+        self._size = (screen_size, screen_size)
+        self._noop_max = noop_max
+        self._max_frames = max_frames
+        self._screens = np.zeros((2, *self._ale.getScreenDims()), dtype=np.uint8)
+        self._lives = 0
+        self.num_actions = len(self._actions)
+        self.frame_shape = (1, screen_size, screen_size)
+
+    def reset(self) -> np.ndarray:
+        self._ale.reset_game()
+        for _ in range(int(self.generator.integers(self._noop_max)) if self._noop_max else 0):
+            self._ale.act(ale_py.Action.NOOP)
+            if self._ale.game_over():
+                self._ale.reset_game()
+        self._lives = self._ale.lives()
+        self._ale.getScreenGrayscale(self._screens[0])
+        return self._resize(self._screens[0])
+
+    def step(self, action: int) -> Step:
+        reward = 0.0
+        self._screens[:] = 0
+        for i in range(self._frame_skip):
+            reward += self._ale.act(self._actions[action])
+            if i >= self._frame_skip - 2:
+                self._ale.getScreenGrayscale(self._screens[i - self._frame_skip])
+            if self._ale.game_over():
+                break
+        terminal = self._ale.game_over()
+        lives = self._ale.lives()
+        life_lost = lives < self._lives and not terminal
+        self._lives = lives
+        return Step(
+            frame=self._resize(self._screens.max(axis=0)),
+            reward=reward,
+            terminal=terminal,
+            truncated=not terminal and self._ale.getEpisodeFrameNumber() >= self._max_frames,
+            life_lost=life_lost,
+        )
+
+    def _resize(self, screen: np.ndarray) -> np.ndarray:
+        return cv2.resize(screen, self._size, interpolation=cv2.INTER_AREA)[None]
+
+    def render(self) -> np.ndarray:
+        """The screen in colour, [height, width, 3]."""
+        return self._ale.getScreenRGB()
+
+    def state_dict(self) -> dict[str, Any]:
+        state = self._ale.cloneState(include_rng=True)
+        return {
+            "emulator": state.__getstate__(),
+            "frames": self._ale.getEpisodeFrameNumber(),
+            "lives": self._lives,
+            "generator": self.generator.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._ale.reset_game()
+        if state["frames"] > 0:
+            # Some games (Qbert) restore exactly only into an emulator that has made a step.
+            self._ale.act(ale_py.Action.NOOP)
+        emulator = ale_py.ALEState.__new__(ale_py.ALEState)
+        emulator.__setstate__(state["emulator"])
+        self._ale.restoreState(emulator)
+        self._lives = state["lives"]
+        self.generator.bit_generator.state = state["generator"]

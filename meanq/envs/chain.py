@@ -1,0 +1,96 @@
+"""A small MDP whose true values are known, so that the bias of an estimate can be measured against the truth."""
+
+from typing import Any
+
+import numpy as np
+
+from meanq.envs import Environment, Step
+
+
+class Chain(Environment):
+    """Cells 0 .. length-1 in a row. Action 0 moves right, every other action left; with probability `slip` the move
+    goes the other way. The left wall stops a move. Leaving the chain on the right pays 1 and ends the episode; any
+    other step pays 0. Every reward has Gaussian noise of standard deviation `reward_noise`, which is what makes a
+    maximum over estimates too high; more `actions` make more wrong ones to overestimate. An episode starts in a
+    uniformly drawn cell. The state is a one-hot vector.
+    """
+
+    frame_dtype = np.dtype(np.float32)
+
+    def __init__(
+        self,
+        id: str,
+        generator: np.random.Generator,
+        length: int = 8,
+        actions: int = 2,
+        slip: float = 0.1,
+        reward_noise: float = 0.0,
+        max_steps: int = 100,
+    ) -> None:
+        super().__init__(generator)
+        self._length = length
+        self._slip = slip
+        self._noise = reward_noise
+        self._max_steps = max_steps
+        self._cell = 0
+        self._steps = 0
+        self._q: dict[float, np.ndarray] = {}
+        self.num_actions = actions
+        self.frame_shape = (length,)
+
+    def reset(self) -> np.ndarray:
+        self._cell = int(self.generator.integers(self._length))
+        self._steps = 0
+        return self._frame()
+
+    def step(self, action: int) -> Step:
+        right = (action == 0) != (self.generator.random() < self._slip)
+        self._cell = self._cell + 1 if right else max(0, self._cell - 1)
+        self._steps += 1
+        terminal = self._cell == self._length
+        return Step(
+            frame=self._frame(),
+            reward=float(terminal) + self._noise * self.generator.standard_normal(),
+            terminal=terminal,
+            truncated=not terminal and self._steps >= self._max_steps,
+            life_lost=False,
+        )
+
+    def _frame(self) -> np.ndarray:
+        frame = np.zeros(self._length, dtype=np.float32)
+        if self._cell < self._length:
+            frame[self._cell] = 1
+        return frame
+
+    def all_frames(self) -> np.ndarray:
+        """The states of every cell, [length, length]."""
+        return np.eye(self._length, dtype=np.float32)
+
+    def all_true_q(self, discount: float) -> np.ndarray:
+        """The optimal Q [length, A], by value iteration until nothing changes."""
+        if discount not in self._q:
+            cells = np.arange(self._length)
+            right, left = cells + 1, np.maximum(cells - 1, 0)
+            value = np.zeros(self._length + 1)  # the last is the end, worth 0
+            while True:
+                go_right = (right == self._length) + discount * value[right]
+                go_left = discount * value[left]
+                q_right = (1 - self._slip) * go_right + self._slip * go_left
+                q_left = (1 - self._slip) * go_left + self._slip * go_right
+                q = np.stack([q_right] + [q_left] * (self.num_actions - 1), axis=1)
+                new = np.append(q.max(axis=1), 0.0)
+                if np.array_equal(new, value):
+                    break
+                value = new
+            self._q[discount] = q
+        return self._q[discount]
+
+    def true_q(self, discount: float) -> np.ndarray:
+        return self.all_true_q(discount)[self._cell]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"cell": self._cell, "steps": self._steps, "generator": self.generator.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._cell, self._steps = state["cell"], state["steps"]
+        self.generator.bit_generator.state = state["generator"]

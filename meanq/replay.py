@@ -1,0 +1,213 @@
+"""Replay: one ring of single frames shared by all members, and priorities per member, shared, or uniform."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from meanq.sum_tree import SumTrees
+
+TORCH_DTYPES = {np.dtype(np.uint8): torch.uint8, np.dtype(np.float32): torch.float32}
+
+
+@dataclass
+class Batch:
+    """Minibatches for R rows: one per member, or a single one that all members share."""
+
+    indices: np.ndarray  # [R, B], slots of the ring
+    states: torch.Tensor  # [R, B, *state]
+    actions: torch.Tensor  # [R, B]
+    returns: torch.Tensor  # [R, B], discounted sum of the rewards up to the next state
+    discounts: torch.Tensor  # [R, B], what the next state's value is worth now; 0 after a terminal
+    next_states: torch.Tensor  # [R, B, *state]
+    weights: torch.Tensor  # [R, B], importance weights
+
+
+class Replay:
+    """The last `capacity` transitions, each frame stored once.
+
+    A slot of the ring holds one frame and what was done there. A state is the last `stack` frames of its own episode,
+    blank before the episode's start; it is rebuilt when sampled. A transition can be drawn as soon as its M-step
+    successor is stored or its episode has ended, and until a frame of its stack is overwritten.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity: int,
+        frame_shape: tuple[int, ...],
+        frame_dtype: np.dtype,
+        stack: int,
+        multi_step: int,
+        discount: float,
+        priority_trees: int,
+        prioritized: bool,
+        generator: np.random.Generator,
+        device: torch.device,
+    ) -> None:
+        self.capacity = capacity
+        self.stack = stack
+        self.multi_step = multi_step
+        self.discount = discount
+        self.prioritized = prioritized
+        self.device = device
+        self._generator = generator
+        self._slots = ring_slots(capacity, stack)
+        self._state_shape = (stack * frame_shape[0], *frame_shape[1:])
+        self._frame_size = int(np.prod(frame_shape))
+        # One frame more than slots: a blank one, which stands for every frame before an episode's start.
+        self._frames = torch.zeros(self._slots + 1, self._frame_size, dtype=TORCH_DTYPES[np.dtype(frame_dtype)])
+        self._frames_np = self._frames.numpy()
+        self._actions = np.zeros(self._slots, dtype=np.int64)
+        self._rewards = np.zeros(self._slots, dtype=np.float32)
+        self._terminal = np.zeros(self._slots, dtype=bool)  # the episode ended here and the future is worth nothing
+        self._ends = np.zeros(self._slots, dtype=bool)  # no later reward of this episode is known
+        self._age = np.zeros(self._slots, dtype=np.int64)  # frames since the episode's start
+        self._head = -1  # the slot of the newest frame
+        self._pending: list[int] = []  # starts whose M-step successor is still to come
+        self._active = np.zeros(self._slots, dtype=bool)
+        self._num_active = 0
+        self._trees = SumTrees(priority_trees, self._slots)
+        self._max_priority = np.ones(priority_trees)
+
+    def __len__(self) -> int:
+        return self._num_active
+
+    def start(self, frame: np.ndarray) -> None:
+        """Begin an episode at its first frame."""
+        self._pending.clear()
+        self._store(frame, age=0)
+
+    def append(self, action: int, reward: float, next_frame: np.ndarray, *, terminal: bool, truncated: bool) -> None:
+        """What was done at the newest frame, and the frame it led to.
+
+        After a terminal step the next frame is not stored: nothing is learned from it. After a truncated one it is,
+        since its value still counts.
+        """
+        here = self._head
+        self._actions[here] = action
+        self._rewards[here] = reward
+        self._terminal[here] = terminal
+        self._ends[here] = terminal or truncated
+        self._pending.append(here)
+        if not terminal:
+            self._store(next_frame, age=int(self._age[here]) + 1)
+        if terminal or truncated:
+            ready, self._pending = self._pending, []
+        else:
+            ready = [self._pending.pop(0)] if len(self._pending) == self.multi_step else []
+        for slot in ready:
+            self._set_active(slot, True)
+
+    def sample(self, rows: int, batch_size: int, importance_exponent: float) -> Batch:
+        """Draw `rows` minibatches in one go; row k from member k's priorities where there are as many trees."""
+        total = self._trees.total()[:, None]
+        # Stratified, as Schaul et al. (2015): one draw from each of B equal shares of the priority mass.
+        share = (np.arange(batch_size) + self._generator.random((rows, batch_size))) / batch_size
+        indices = self._trees.find(share * total)
+        weights = np.ones((rows, batch_size))
+        if self.prioritized:
+            drawn = self._trees.get(indices if len(total) > 1 else indices.reshape(1, -1)).reshape(rows, batch_size)
+            weights = (self._num_active * drawn / total) ** -importance_exponent
+            weights /= weights.max(axis=1, keepdims=True)
+        return self._gather(indices, weights)
+
+    def update_priorities(self, indices: np.ndarray, priorities: np.ndarray) -> None:
+        """Set the priorities [R, B] of drawn transitions. With one tree, a slot drawn twice gets the mean."""
+        if not self.prioritized:
+            return
+        if len(self._max_priority) == 1:
+            slots, inverse = np.unique(indices.ravel(), return_inverse=True)
+            mean = np.bincount(inverse, weights=priorities.ravel()) / np.bincount(inverse)
+            indices, priorities = slots[None], mean[None]
+        # A transition with no error left must stay drawable.
+        priorities = np.maximum(priorities, 1e-8)
+        self._trees.set(indices, priorities)
+        np.maximum(self._max_priority, priorities.max(axis=1), out=self._max_priority)
+
+    def _store(self, frame: np.ndarray, age: int) -> None:
+        self._head = (self._head + 1) % self._slots
+        # The frame that is overwritten now belongs to the stacks of the next `stack` starts. Those before the last
+        # of them went when earlier frames were overwritten.
+        self._set_active((self._head + self.stack - 1) % self._slots, False)
+        self._frames_np[self._head] = frame.reshape(-1)
+        self._age[self._head] = age
+
+    def _set_active(self, slot: int, active: bool) -> None:
+        if self._active[slot] == active:
+            return
+        self._active[slot] = active
+        self._num_active += 1 if active else -1
+        self._trees.set(np.array([slot]), self._max_priority[:, None] if active else 0.0)
+
+    def _gather(self, indices: np.ndarray, weights: np.ndarray) -> Batch:
+        returns = np.zeros(indices.shape, dtype=np.float64)
+        discounts = np.ones(indices.shape, dtype=np.float64)
+        alive = np.ones(indices.shape, dtype=bool)  # the episode goes on after the steps summed so far
+        slot = indices.copy()
+        for _ in range(self.multi_step):
+            returns += alive * discounts * self._rewards[slot]
+            discounts = np.where(alive, discounts * self.discount * ~self._terminal[slot], discounts)
+            next_slot = np.where(alive, (slot + 1) % self._slots, slot)
+            alive &= ~self._ends[slot]
+            slot = next_slot
+        return Batch(
+            indices=indices,
+            states=self._states(indices),
+            actions=torch.from_numpy(self._actions[indices]).to(self.device),
+            returns=torch.from_numpy(returns.astype(np.float32)).to(self.device),
+            discounts=torch.from_numpy(discounts.astype(np.float32)).to(self.device),
+            next_states=self._states(slot),
+            weights=torch.from_numpy(weights.astype(np.float32)).to(self.device),
+        )
+
+    def _states(self, slots: np.ndarray) -> torch.Tensor:
+        """The states [R, B, *state] at these slots, oldest frame first."""
+        back = np.arange(self.stack - 1, -1, -1)
+        frames = (slots[..., None] - back) % self._slots
+        frames = np.where(back <= self._age[slots][..., None], frames, self._slots)
+        pixels = torch.index_select(self._frames, 0, torch.from_numpy(frames.reshape(-1)))
+        return pixels.view(*slots.shape, *self._state_shape).to(self.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that load_state_dict needs to make an equal replay."""
+        return {
+            "frames": self._frames_np.copy(),
+            "actions": self._actions.copy(),
+            "rewards": self._rewards.copy(),
+            "terminal": self._terminal.copy(),
+            "ends": self._ends.copy(),
+            "age": self._age.copy(),
+            "active": self._active.copy(),
+            "head": self._head,
+            "pending": list(self._pending),
+            "max_priority": self._max_priority.copy(),
+            "trees": self._trees.state_dict(),
+            "generator": self._generator.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Become the replay that gave this state."""
+        self._frames_np[:] = state["frames"]
+        for name in ("actions", "rewards", "terminal", "ends", "age", "active", "max_priority"):
+            getattr(self, f"_{name}")[:] = state[name]
+        self._head = state["head"]
+        self._pending = list(state["pending"])
+        self._num_active = int(self._active.sum())
+        self._trees.load_state_dict(state["trees"])
+        self._generator.bit_generator.state = state["generator"]
+
+
+def ring_slots(capacity: int, stack: int) -> int:
+    """Slots that keep `capacity` transitions drawable: the oldest `stack` lack frames, the newest has no action yet."""
+    return capacity + stack + 1
+
+
+def replay_bytes(capacity: int, frame_shape: tuple[int, ...], frame_dtype: np.dtype, stack: int, trees: int) -> int:
+    """The memory a replay will hold when full."""
+    slots = ring_slots(capacity, stack)
+    width = 1 << max(1, (slots - 1).bit_length())
+    frame = int(np.prod(frame_shape)) * np.dtype(frame_dtype).itemsize
+    per_slot = 8 + 4 + 1 + 1 + 8 + 1  # action, reward, terminal, ends, age, active
+    return (slots + 1) * frame + slots * per_slot + trees * 2 * width * 8

@@ -1,0 +1,116 @@
+"""Train: one run, or with -m a sweep.
+
+    python -m meanq.run                                                  MeanQ on MinAtar Asterix, minutes on a CPU
+    python -m meanq.run -m algo=meanq,ens_dqn env=seaquest seed=0-4      ten runs of Atari Seaquest
+    python -m meanq.run --cfg job algo=avg_dqn env=hero                  show a run's configuration
+"""
+
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from meanq.config import CONFIG_DIR, Config, ConfigError, from_omegaconf
+from meanq.record import read_status, run_directory
+from meanq.sweep import CONFIG_NAME, Plan, expand_seed_ranges, plan, register_schema, run_label
+
+# Runs that failed, in the process that has the command line: its sweep goes on, and its exit code tells. None in a
+# process that a launcher started: there a failure is raised, so that the launcher sees it.
+_failed: list[Path] | None = None
+
+
+class RunFailedError(RuntimeError):
+    """A run failed; its directory says why."""
+
+
+@hydra.main(config_path=str(CONFIG_DIR), config_name=CONFIG_NAME, version_base="1.3")
+def job(composed: DictConfig) -> None:
+    """One run, as Hydra's launchers call it."""
+    if composed.label is None:
+        composed.label = run_label(composed.algo.name, HydraConfig.get().overrides.task)
+    config = from_omegaconf(composed)
+    if not execute(config):
+        directory = run_directory(config)
+        if _failed is None:
+            raise RunFailedError(f"{directory}: failed; its status.json has the traceback")
+        _failed.append(directory)
+
+
+def execute(config: Config) -> bool:
+    """Train unless finished already; a failure is written in the run's directory and printed. Whether all went well."""
+    from meanq.terminal import TerminalReporter, make_console
+    from meanq.train import Run
+
+    console = make_console()
+    directory = run_directory(config)
+    if read_status(directory).get("state") == "finished":
+        console.print(f"{directory} is finished already: skipped", highlight=False, soft_wrap=True)
+        return True
+    reporter = TerminalReporter(console)
+    run: Run | None = None
+    try:
+        run = Run(config)
+        run.train(reporter)
+    except KeyboardInterrupt:
+        if run is not None:
+            run.stop("interrupted")
+        raise
+    except ConfigError as error:
+        complain(error)
+        return False
+    except Exception:  # noqa: BLE001 - whatever a run dies of belongs in its directory, and the sweep goes on
+        reporter.close()
+        if run is not None:
+            run.stop("failed", traceback=traceback.format_exc())
+        traceback.print_exc()
+        return False
+    finally:
+        reporter.close()
+    return True
+
+
+def complain(error: ConfigError) -> None:
+    """A user's mistake, in a line."""
+    print(f"meanq: {error}", file=sys.stderr)
+
+
+def main() -> None:
+    """The command line."""
+    sys.path.insert(0, os.getcwd())  # so that rules and environments of one's own can be imported, as with python -m
+    register_schema()
+    global _failed
+    _failed = []
+    planned: Plan | None = None
+    try:
+        if "COMP_LINE" in os.environ:  # the shell asks for completions
+            os.environ["COMP_LINE"] = " ".join(expand_seed_ranges(os.environ["COMP_LINE"].split(" ")))
+        else:
+            sys.argv[1:] = expand_seed_ranges(sys.argv[1:])
+            planned = plan(sys.argv[1:])
+    except ConfigError as error:
+        complain(error)
+        sys.exit(2)
+    code: int | str | None = 0
+    try:
+        job()
+    except KeyboardInterrupt:
+        print("\nmeanq: stopped; the tables of each run are complete up to its last row", file=sys.stderr)
+        code = 130
+    except SystemExit as stop:
+        code = stop.code
+    if planned is not None:
+        from meanq.terminal import make_console, summary
+
+        summary(make_console(), planned.directories)
+    sys.exit(code or (1 if _failed else 0))
+
+
+if __name__ == "__main__":
+    # Run as the importable module, so that a launcher can hand its functions to other processes.
+    from meanq.run import main as module_main
+
+    module_main()

@@ -1,0 +1,179 @@
+"""What Hydra lacks: seed=0-4, one clear line for a mistake, and a check of every run of a sweep before the first."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.utils import get_args_parser
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf.errors import OmegaConfBaseException
+
+from meanq.config import CONFIG_DIR, Config, ConfigError, closest, from_omegaconf
+from meanq.record import check_directory, run_directory
+
+CONFIG_NAME = "config"
+_SEED_HELP = "write whole numbers, a range first-last, or both: seed=3, seed=0-4, seed=0-2,7"
+
+# What a run's directory says already, or what does not change the run.
+_NOT_IN_LABEL = {"algo", "env", "env.id", "seed", "study", "label", "root", "device", "threads", "logger"}
+
+
+def register_schema() -> None:
+    """Make the typed schema known to Hydra."""
+    ConfigStore.instance().store(name="schema", node=Config)
+
+
+def expand_seed_ranges(arguments: Sequence[str]) -> list[str]:
+    """seed=0-2,7 -> seed=0,1,2,7. Hydra's own forms, such as range(0,5), pass through."""
+    return [_expand_seeds(a) if re.match(r"\+{0,2}seed=", a) else a for a in arguments]
+
+
+def _expand_seeds(argument: str) -> str:
+    name, _, text = argument.partition("=")
+    if "(" in text or "$" in text:
+        return argument
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if not match:
+            raise ConfigError(f"{argument}: {_SEED_HELP}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise ConfigError(f"{argument}: the range {part.strip()} runs backwards; write seed={last}-{first}")
+        seeds.extend(range(first, last + 1))
+    twice = {seed for seed in seeds if seeds.count(seed) > 1}
+    if twice:
+        raise ConfigError(f"{argument}: seed {min(twice)} is named twice; {_SEED_HELP}")
+    return f"{name}={','.join(map(str, seeds))}"
+
+
+@dataclass
+class Plan:
+    """The runs that a command line asks for."""
+
+    configs: list[Config]
+    multirun: bool
+
+    @property
+    def directories(self) -> list[Path]:
+        """Where they will be."""
+        return [run_directory(config) for config in self.configs]
+
+
+def plan(arguments: Sequence[str]) -> Plan | None:
+    """Compose and check every run; None where Hydra only shows something. Raises ConfigError, writes nothing."""
+    options, unknown = get_args_parser().parse_known_args(arguments)
+    if unknown:
+        raise ConfigError(f"{unknown[0]}: no such option; see --help")
+    shows = options.help or options.hydra_help or options.shell_completion or options.info
+    if shows:
+        return None
+    overrides = options.overrides
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(options.config_dir or CONFIG_DIR), version_base="1.3"):
+            jobs = _jobs(overrides, bool(options.multirun))
+            composed = [(compose(options.config_name or CONFIG_NAME, job), job) for job in jobs]
+            if options.cfg:
+                return None
+            configs = []
+            for config, job in composed:
+                if config.label is None:
+                    config.label = run_label(config.algo.name, job)
+                configs.append(from_omegaconf(config))
+    except MissingConfigException as error:
+        raise ConfigError(_unknown_choice(error)) from None
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_one_line(error)) from None
+    result = Plan(configs, bool(options.multirun))
+    _check_directories(result)
+    return result
+
+
+def _jobs(overrides: Sequence[str], multirun: bool) -> list[list[str]]:
+    """The overrides of each run."""
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    swept = [o for o in parsed if o.is_sweep_override()]
+    if not multirun:
+        if swept:
+            line = swept[0].input_line
+            raise ConfigError(f"{line}: this names several runs; add -m to run them all")
+        return [list(overrides)]
+    return [list(job) for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
+
+
+def _check_directories(plan: Plan) -> None:
+    seen: set[Path] = set()
+    for config, directory in zip(plan.configs, plan.directories, strict=True):
+        if directory in seen:
+            raise ConfigError(f"two runs of this sweep have the same directory {directory}: give each its label=")
+        seen.add(directory)
+        check_directory(directory, config)
+
+
+def run_label(algo: str, overrides: Iterable[str]) -> str:
+    """The algorithm and whatever was overridden: meanq, or meanq__ensemble_size=10__total_steps=20000."""
+    parts = []
+    for override in overrides:
+        key, _, value = override.lstrip("+~").partition("=")
+        if key in _NOT_IN_LABEL or key.startswith(("hydra.", "hydra/", "logger.")):
+            continue
+        parts.append(re.sub(r"[^A-Za-z0-9_.=-]+", "-", f"{key.removeprefix('algo.')}={value}").strip("-"))
+    label = "__".join([algo, *sorted(parts)])
+    if len(label) > 120:  # a file name has its limits
+        label = f"{label[:100]}__{hashlib.sha256(label.encode()).hexdigest()[:12]}"
+    return label
+
+
+def _unknown_choice(error: MissingConfigException) -> str:
+    missing = error.missing_cfg_file or ""
+    group, _, name = missing.rpartition("/")
+    while group and not (CONFIG_DIR / group).is_dir():
+        group, _, head = group.rpartition("/")
+        name = f"{head}/{name}"
+    if not group:
+        return _one_line(error)
+    if group.startswith("env/"):  # minatar/asterixx is a choice of env, not of env/minatar
+        group, name = "env", f"{group.removeprefix('env/')}/{name}"
+    files = (CONFIG_DIR / group).rglob("*.yaml")
+    known = [str(path.relative_to(CONFIG_DIR / group).with_suffix("")) for path in files if path.name[0] != "_"]
+    return f"{group}={name}: there is no such {group.rpartition('/')[2]}{closest(name, known)}"
+
+
+def _field_names(schema: Any, prefix: str = "") -> Iterable[str]:
+    hints = get_type_hints(schema)
+    for field in fields(schema):
+        yield prefix + field.name
+        for kind in (hints[field.name], *get_args(hints[field.name])):
+            if is_dataclass(kind):
+                yield from _field_names(kind, f"{prefix}{field.name}.")
+
+
+def _one_line(error: Exception) -> str:
+    """Hydra's and OmegaConf's messages in our form: field=value: what is wrong."""
+    text = f"{error}\n{error.__cause__ or ''}"
+    unknown = re.search(r"Could not override '([^']+)'", text)
+    if unknown and ("not in" in text or "is not in struct" in text):
+        key = unknown[1]
+        return f"{key}: there is no such field{closest(key, _field_names(Config))}"
+    invalid = re.search(r"Value '(.*?)'.*? could not be converted to (\w+)", text, re.DOTALL)
+    where = re.search(r"full_key: (\S+)", text)
+    if invalid and where:
+        kinds = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
+        return f"{where[1]}={invalid[1]}: write {kinds.get(invalid[2], invalid[2])}"
+    group = re.search(r"Could not override '([^']+)'\.\s*No match in the defaults list", text)
+    if group:
+        return f"{group[1]}: there is no such group{closest(group[1], (p.name for p in CONFIG_DIR.iterdir() if p.is_dir()))}"
+    if isinstance(error, OverrideParseException):
+        return " ".join(str(error).split("See https")[0].split())
+    first = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(first[:3])
+

@@ -1,0 +1,139 @@
+"""What a person sees: one progress bar per run on a terminal, plain lines elsewhere, a table at the end."""
+
+import csv
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress as Bar, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from meanq.config import Config
+from meanq.evaluation import Episode
+from meanq.record import EVALUATIONS, META, read_status
+from meanq.train import Progress
+
+_REFRESH_SECONDS = 0.2
+_PLAIN_WIDTH = 140  # of tables in a file or a pipe
+
+
+def make_console() -> Console:
+    """Standard output; where that is no terminal, wide enough for the table."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_PLAIN_WIDTH)
+
+
+class TerminalReporter:
+    """A bar with steps, steps/s, ETA, epsilon and last return; without a terminal, a line per evaluation."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar: Bar | None = None
+        self._task = TaskID(0)
+        self._next_refresh = 0.0
+        self._started = 0.0
+        self._total = 0
+
+    def started(self, config: Config, directory: Path, facts: str) -> None:
+        """Name the run."""
+        self._print(f"[bold]{config.label}[/] on [bold]{config.env.name}[/], seed {config.seed} -> {directory}")
+        self._print(f"  {facts}")
+        self._started, self._total = time.monotonic(), config.total_steps
+        if self._console.is_terminal:
+            self._bar = Bar(
+                TextColumn("  {task.completed:,.0f}/{task.total:,.0f}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[speed]:>6,.0f} steps/s"),
+                TimeElapsedColumn(),
+                TextColumn("ETA"),
+                TimeRemainingColumn(),
+                TextColumn("eps {task.fields[epsilon]:.2f}  last return {task.fields[last]}"),
+                console=self._console,
+                auto_refresh=False,
+                speed_estimate_period=60,
+            )
+            self._task = self._bar.add_task("", total=config.total_steps, speed=0.0, epsilon=1.0, last="-")
+            self._bar.start()
+
+    def progress(self, progress: Progress) -> None:
+        """Move the bar, a few times a second."""
+        now = time.monotonic()
+        if self._bar is None or (now < self._next_refresh and progress.step < self._total):
+            return
+        self._next_refresh = now + _REFRESH_SECONDS
+        last = "-" if progress.last_return is None else f"{progress.last_return:g}"
+        speed = progress.step / max(now - self._started, 1e-9)
+        self._bar.update(self._task, completed=progress.step, speed=speed, epsilon=progress.epsilon, last=last)
+        self._bar.refresh()
+
+    def evaluated(self, step: int, episodes: list[Episode]) -> None:
+        """One line per evaluation."""
+        returns = [e.episode_return for e in episodes]
+        bias = mean(e.value - e.discounted_return for e in episodes)
+        speed = step / max(time.monotonic() - self._started, 1e-9)
+        self._print(
+            f"  step {step:>9,}  return {mean(returns):8.2f}  V(s0) {mean(e.value for e in episodes):8.3f}  "
+            f"bias {bias:+8.3f}  {speed:6,.0f} steps/s"
+        )
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+
+def summary(console: Console, directories: Sequence[Path]) -> None:
+    """One row per run, read back from its directory."""
+    table = Table(title="Runs", title_justify="left", header_style="bold")
+    for name in ("environment", "algorithm", "seed", "state"):
+        table.add_column(name, overflow="fold")
+    for name in ("steps", "return", "V(s0)", "bias", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for directory in directories:
+        env, label, seed = directory.parts[-3:]
+        status = read_status(directory)
+        rows = _last_evaluation(directory)
+        cells = ["-", "-", "-"]
+        if rows:
+            returns = [float(row["return"]) for row in rows]
+            values = [float(row["value"]) for row in rows]
+            bias = mean(float(row["value"]) - float(row["discounted_return"]) for row in rows)
+            spread = f" ± {stdev(returns):.1f}" if len(returns) > 1 else ""
+            cells = [f"{mean(returns):.1f}{spread}", f"{mean(values):.2f}", f"{bias:+.2f}"]
+        table.add_row(
+            env,
+            label,
+            seed.removeprefix("seed_"),
+            status.get("state", "absent"),
+            f"{status.get('step', 0):,}",
+            *cells,
+            _duration(directory),
+        )
+    console.print(table)
+
+
+def _last_evaluation(directory: Path) -> list[dict[str, str]]:
+    try:
+        with (directory / EVALUATIONS).open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    except FileNotFoundError:
+        return []
+    return [row for row in rows if row["step"] == rows[-1]["step"]]
+
+
+def _duration(directory: Path) -> str:
+    try:
+        seconds = json.loads((directory / META).read_text()).get("seconds")
+    except (FileNotFoundError, json.JSONDecodeError):
+        return "-"
+    if seconds is None:
+        return "-"
+    hours, rest = divmod(int(seconds), 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"

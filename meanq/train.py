@@ -1,0 +1,316 @@
+"""The training loop. It reads like the paper's Algorithm 1."""
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import psutil
+import torch
+
+from meanq.agent import Agent
+from meanq.config import AlgoConfig, Config, ConfigError
+from meanq.envs import FrameStack, make_env
+from meanq.evaluation import Episode, Evaluator, learned_reward, make_probes
+from meanq.exploration import Explorer, linear
+from meanq.networks import QNetwork, parameter_count
+from meanq.record import Record, run_directory
+from meanq.replay import Replay, replay_bytes
+from meanq.rng import integer_seed, stream
+
+
+@dataclass
+class Progress:
+    """What a terminal shows while a run goes on."""
+
+    step: int
+    epsilon: float
+    last_return: float | None  # of the last training game that ended
+
+
+class Reporter(Protocol):
+    """Tells a person what happens; see terminal.py."""
+
+    def started(self, config: Config, directory: Path, facts: str) -> None:
+        """A run begins."""
+
+    def progress(self, progress: Progress) -> None:
+        """Called every interaction: must cost nothing most of the time."""
+
+    def evaluated(self, step: int, episodes: list[Episode]) -> None:
+        """An evaluation is done."""
+
+
+class Clock:
+    """Seconds spent in named parts of the loop."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def time(self, part: str) -> Iterator[None]:
+        """Add the time of this block to a part."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[part] += time.perf_counter() - start
+
+
+class Run:
+    """One seed of one algorithm in one environment. Making it checks what can be checked and writes nothing."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.directory = run_directory(config)
+        algo, seed = config.algo, config.seed
+        self.device = resolve_device(config.device)
+        self.env = make_env(config.env, stream(seed, "env"))
+        self._frames = FrameStack(config.env.stack, self.env.frame_shape, self.env.frame_dtype)
+        network = QNetwork(
+            self._frames.state.shape,
+            self.env.num_actions,
+            config.network,
+            dueling=algo.dueling,
+            scale=self.env.frame_scale,
+        )
+        self.replay_bytes = check_memory(config, self.env.frame_shape, self.env.frame_dtype)
+        torch.set_num_threads(thread_count(config))
+        torch.set_flush_denormal(True)  # denormal Adam moments make a step ten times slower
+        generators = [member_generator(seed, k) for k in range(algo.ensemble_size)]
+        params = network.init(generators)
+        self.parameters = parameter_count(params)
+        self.agent = Agent(algo, network, params, self.device)
+        self._explorer = Explorer(algo, self.env.num_actions, stream(seed, "actions"), stream(seed, "members"))
+        self.replay = Replay(
+            capacity=replay_capacity(config),
+            frame_shape=self.env.frame_shape,
+            frame_dtype=self.env.frame_dtype,
+            stack=config.env.stack,
+            multi_step=algo.multi_step,
+            discount=algo.discount,
+            priority_trees=priority_trees(algo),
+            prioritized=algo.prioritized,
+            generator=stream(seed, "replay"),
+            device=self.device,
+        )
+        self._evaluate = Evaluator(config)
+        self._probes = make_probes(config)
+        self.record = Record(self.directory, config)
+        self._clock = Clock()
+        self._window: list[Any] = []  # what was learned since the last row of training.csv
+        self._window_returns: list[float] = []
+        self._games = 0
+        self._game_return = 0.0
+        self._last_return: float | None = None
+        self._last_log = (0, 0.0)  # step, seconds
+        self.step = 0
+        self.last_evaluation: list[Episode] = []
+
+    def facts(self) -> str:
+        """What will be trained, in a line."""
+        frames = replay_capacity(self.config)
+        return (
+            f"{self.config.algo.ensemble_size} member(s), {self.parameters:,} parameters; replay {frames:,} frames = "
+            f"{human_bytes(self.replay_bytes)} of {human_bytes(available_memory())} free; "
+            f"{self.device.type}, {torch.get_num_threads()} thread(s)"
+        )
+
+    def train(self, reporter: Reporter) -> None:
+        """From the first interaction to the last; tables are written as they grow."""
+        config, algo = self.config, self.config.algo
+        started = time.perf_counter()
+        self.record.create()
+        self.record.meta(threads=torch.get_num_threads(), device=self.device.type)
+        reporter.started(config, self.directory, self.facts())
+        self._probe()
+        self._start_game()
+        for self.step in range(1, config.total_steps + 1):
+            self._interact()
+            if self.step >= algo.first_update and self.step % algo.interactions_per_update == 0:
+                for _ in range(algo.gradient_steps):
+                    self._learn()
+            if algo.target_network is not None and self.step % algo.target_network.period == 0:
+                self.agent.update_target()
+            last = self.step == config.total_steps
+            if last or self.step % config.probe.every == 0:
+                self._probe()
+            if last or self.step % config.evaluation.every == 0:
+                with self._clock.time("evaluate"):
+                    self.last_evaluation = self._evaluate(self.agent.values, self.step)
+                self.record.evaluation(self.step, self.last_evaluation)
+                reporter.evaluated(self.step, self.last_evaluation)
+                self.record.flush()
+            if last or self.step % config.log_every == 0:
+                self._log(time.perf_counter() - started)
+            reporter.progress(Progress(self.step, linear(algo.epsilon, self.step), self._last_return))
+        self.record.weights(self.agent.online)
+        seconds = time.perf_counter() - started
+        self.record.meta(threads=torch.get_num_threads(), device=self.device.type, seconds=seconds)
+        self.record.status("finished", step=self.step)
+
+    def stop(self, state: str, **details: Any) -> None:
+        """Leave complete tables behind when the run ends before its time."""
+        if self.record.created:
+            self.record.flush()
+            self.record.status(state, step=self.step, **details)
+
+    def _start_game(self) -> None:
+        self._game_return = 0.0
+        self._start_episode(self.env.reset())
+
+    def _start_episode(self, frame: np.ndarray) -> None:
+        self._frames.start(frame)
+        self.replay.start(frame)
+        self._explorer.start_episode()
+
+    def _interact(self) -> None:
+        """Act once and store what happened."""
+        with self._clock.time("act"):
+            action = self._explorer.act(self.step - 1, lambda: self.agent.values(self._frames.state[None])[:, 0])
+        with self._clock.time("env"):
+            outcome = self.env.step(action)
+        self._game_return += outcome.reward
+        reward = learned_reward(outcome.reward, self.config.env.clip_rewards)
+        terminal = outcome.terminal or outcome.life_lost
+        self.replay.append(action, reward, outcome.frame, terminal=terminal, truncated=outcome.truncated)
+        if outcome.terminal or outcome.truncated:
+            self._games += 1
+            self._last_return = self._game_return
+            self._window_returns.append(self._game_return)
+            with self._clock.time("env"):
+                self._start_game()
+        elif outcome.life_lost:
+            self._start_episode(outcome.frame)
+        else:
+            self._frames.push(outcome.frame)
+
+    def _learn(self) -> None:
+        """One gradient step of every member."""
+        algo = self.config.algo
+        progress = self.step / self.config.total_steps
+        importance = algo.importance_start + (algo.importance_end - algo.importance_start) * progress
+        rows = algo.ensemble_size if algo.minibatch == "independent" else 1
+        with self._clock.time("sample"):
+            batch = self.replay.sample(rows, algo.batch_size, importance)
+        with self._clock.time("learn"):
+            learned = self.agent.learn(batch)
+        with self._clock.time("sample"):
+            priorities = learned.errors.cpu().numpy().astype(np.float64) ** algo.priority_exponent
+            self.replay.update_priorities(batch.indices, priorities)
+        self._window.append(learned)
+
+    def _probe(self) -> None:
+        with self._clock.time("evaluate"):
+            q = self.agent.values(self._probes.states)
+        self.record.probe(self.step, q, self._probes.true_q)
+        self.record.flush()
+
+    def _log(self, seconds: float) -> None:
+        def mean(name: str) -> float | None:
+            return float(torch.stack([getattr(x, name) for x in self._window]).mean()) if self._window else None
+
+        self.record.training(
+            {
+                "step": self.step,
+                "games": self._games,
+                "game_return": float(np.mean(self._window_returns)) if self._window_returns else None,
+                "loss": mean("loss"),
+                "mean_q": mean("mean_q"),
+                "gradient_norm": mean("gradient_norm"),
+                "epsilon": linear(self.config.algo.epsilon, self.step),
+            }
+        )
+        before_step, before_seconds = self._last_log
+        elapsed = max(seconds - before_seconds, 1e-9)
+        shares = {f"share_{part}": round(self._clock.seconds[part] / elapsed, 4) for part in PARTS}
+        speed = round((self.step - before_step) / elapsed, 2)
+        self.record.timing({"step": self.step, "seconds": round(seconds, 3), "steps_per_second": speed, **shares})
+        self._clock.seconds.clear()
+        self._last_log = (self.step, seconds)
+        self._window.clear()
+        self._window_returns.clear()
+        self.record.flush()
+        self.record.status("running", step=self.step)
+
+
+PARTS = ("act", "env", "sample", "learn", "evaluate")
+
+
+def member_generator(seed: int, member: int) -> torch.Generator:
+    """Member k's initial weights do not depend on the size of the ensemble."""
+    return torch.Generator().manual_seed(integer_seed(stream(seed, "weights", member)))
+
+
+def replay_capacity(config: Config) -> int:
+    """No more than the run will ever store."""
+    return min(config.algo.replay_capacity, config.total_steps)
+
+
+def priority_trees(algo: AlgoConfig) -> int:
+    """One tree per member, or one for all; also uniform draws come from a tree."""
+    return algo.ensemble_size if algo.prioritized and algo.priorities == "per_member" else 1
+
+
+def resolve_device(device: str) -> torch.device:
+    """`auto` takes a GPU where there is one."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(device)
+
+
+def thread_count(config: Config) -> int:
+    """The cores this job may use."""
+    if config.threads is not None:
+        return config.threads
+    return int(os.environ.get("SLURM_CPUS_PER_TASK") or len(os.sched_getaffinity(0)))
+
+
+def check_memory(config: Config, frame_shape: tuple[int, ...], frame_dtype: np.dtype) -> int:
+    """Bytes the replay will hold when full; not enough memory is an error now, not at step 300,000."""
+    capacity = replay_capacity(config)
+    needed = replay_bytes(capacity, frame_shape, frame_dtype, config.env.stack, priority_trees(config.algo))
+    available = available_memory()
+    if needed > available:
+        raise ConfigError(
+            f"algo.replay_capacity={capacity}: the replay needs {human_bytes(needed)} and {human_bytes(available)} "
+            f"are free: write {int(capacity * 0.9 * available / needed)} or less"
+        )
+    return needed
+
+
+def available_memory() -> int:
+    """Free memory, within the limits that a container or a scheduler sets on this process (cgroup v2)."""
+    free = psutil.virtual_memory().available
+    try:
+        group = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
+    except OSError:
+        return free
+    root = Path("/sys/fs/cgroup")
+    path = root / group
+    for directory in (path, *path.parents):
+        if not directory.is_relative_to(root):
+            break
+        try:
+            limit = (directory / "memory.max").read_text().strip()
+            used = int((directory / "memory.current").read_text())
+            stat = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
+        except (OSError, ValueError):
+            continue
+        if limit.isdigit():  # cached files count as used, but give way
+            free = min(free, max(0, int(limit) - used + int(stat.get("inactive_file", 0))))
+    return free
+
+
+def human_bytes(count: float) -> str:
+    """'3.5 GB'."""
+    for unit in ("B", "KB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
