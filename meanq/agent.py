@@ -97,7 +97,7 @@ class Agent:
     def _clip_gradients(self) -> Tensor:
         """Scale each member's gradient to the maximum norm at most; the norms [K] before."""
         gradients = [p.grad for p in self.online.values() if p.grad is not None]
-        norms = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()
+        norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients]).norm(dim=0)
         scale = (self._algo.max_gradient_norm / (norms + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
             gradient.mul_(scale.view(-1, *[1] * (gradient.dim() - 1)))

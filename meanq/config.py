@@ -45,6 +45,7 @@ class HyperparametersConfig:
 
     total_steps: int = MISSING
     learning_rate: float = MISSING
+    adam_epsilon: float = MISSING
     interactions_per_update: int = MISSING
     first_update: int = MISSING
     replay_capacity: int = MISSING
@@ -186,7 +187,9 @@ def import_object(path: str, what: str) -> Any:
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{what}={path}: cannot import it ({error}); write module.name of something importable")
+        raise ConfigError(
+            f"{what}={path}: cannot import it ({error}); write module.name of something importable"
+        ) from None
 
 
 MINIBATCHES = ("independent", "shared")
@@ -220,7 +223,7 @@ def check(config: Config) -> None:
         ("threads", 1 if config.threads is None else config.threads, 1),
     ):
         _require(value >= least, name, value, f"write {least} or more")
-    for name, value in (
+    for name, fraction in (
         ("algo.discount", algo.discount),
         ("algo.epsilon.start", algo.epsilon.start),
         ("algo.epsilon.end", algo.epsilon.end),
@@ -228,13 +231,13 @@ def check(config: Config) -> None:
         ("algo.importance_end", algo.importance_end),
         ("algo.priority_exponent", algo.priority_exponent),
     ):
-        _require(0 <= value <= 1, name, value, "write a number from 0 to 1")
-    for name, value in (
+        _require(0 <= fraction <= 1, name, fraction, "write a number from 0 to 1")
+    for name, positive in (
         ("algo.learning_rate", algo.learning_rate),
         ("algo.adam_epsilon", algo.adam_epsilon),
         ("algo.max_gradient_norm", algo.max_gradient_norm),
     ):
-        _require(0 < value < math.inf, name, value, "write a number above 0")
+        _require(0 < positive < math.inf, name, positive, "write a number above 0")
     for name, chosen, choices in (
         ("algo.minibatch", algo.minibatch, MINIBATCHES),
         ("algo.priorities", algo.priorities, PRIORITIES),
@@ -285,7 +288,11 @@ def _check_combinations(config: Config) -> None:
     for name, text in (("study", config.study), ("label", config.label or "label"), ("env.name", config.env.name)):
         parts = PurePosixPath(text).parts
         _require(
-            bool(parts) and text == text.strip() and not text.startswith("/") and ".." not in parts and "\0" not in text,
+            bool(parts)
+            and text == text.strip()
+            and not text.startswith("/")
+            and ".." not in parts
+            and "\0" not in text,
             name,
             text,
             "it names a directory below the root: write a plain name",
@@ -347,8 +354,8 @@ def bootstrap_rule(algo: AlgoConfig) -> Any:
         return RULES[algo.bootstrap]
     if "." not in algo.bootstrap:
         raise ConfigError(
-            f"algo.bootstrap={algo.bootstrap}: no such rule{closest(algo.bootstrap, RULES)} "
-            "A rule of your own is named by its import path, module.name"
+            f"algo.bootstrap={algo.bootstrap}: no such rule (one of your own is named by its import path, module.name)"
+            f"{closest(algo.bootstrap, RULES)}"
         )
     rule = import_object(algo.bootstrap, "algo.bootstrap")
     return rule if isinstance(rule, BootstrapRule) else BootstrapRule(rule, rule)
@@ -360,7 +367,7 @@ def env_factory(env: EnvConfig) -> Any:
 
     if env.kind not in KINDS and "." not in env.kind:
         raise ConfigError(
-            f"env.kind={env.kind}: no such kind{closest(env.kind, KINDS)} "
-            "An environment of your own is named by its import path, module.name"
+            f"env.kind={env.kind}: no such kind (one of your own is named by its import path, module.name)"
+            f"{closest(env.kind, KINDS)}"
         )
     return import_object(KINDS.get(env.kind, env.kind), "env.kind")

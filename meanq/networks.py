@@ -38,7 +38,7 @@ class QNetwork:
         self._scale = scale  # states are multiplied by it: 1/255 for pixels
         self._strides = [c.stride for c in config.convolutions]
         self._shapes: dict[str, tuple[tuple[int, ...], int]] = {}  # name -> shape of one member, fan-in
-        self._conv_work = []  # multiply-adds of one member's convolution of one state
+        self._conv_work: list[int] = []  # multiply-adds of one member's convolution of one state
         features = self._add_convolutions(config)
         for i, width in enumerate(config.dense):
             self._add_dense(f"dense{i}", features, width)
@@ -116,9 +116,9 @@ class QNetwork:
             x = x.transpose(0, 1).flatten(1, 2)  # [N, K * C, H, W]
         first = 1 if shared else 0
         if members > 1 and states * max(self._conv_work[first:], default=0) > _LOOP_MULTIPLY_ADDS:
-            return torch.stack([
-                self._finish_looped(params, member, k, first) for k, member in enumerate(x.chunk(members, dim=1))
-            ])
+            return torch.stack(
+                [self._finish_looped(params, member, k, first) for k, member in enumerate(x.chunk(members, dim=1))]
+            )
         x = x.contiguous(memory_format=torch.channels_last)
         for i in range(first, len(self._strides)):
             weight, bias = params[f"conv{i}.weight"], params[f"conv{i}.bias"]

@@ -49,17 +49,17 @@ def run_directory(config: Config) -> Path:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file so that a reader, or a crash, sees the old version or the new one, whole."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        temporary.chmod(0o644)
+        temporary.replace(path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -95,7 +95,9 @@ def check_directory(directory: Path, config: Config) -> None:
                 f"{directory} holds another run ({'; '.join(different)}): write another label= or study=, or remove it"
             )
     elif any(directory.iterdir()):
-        raise ConfigError(f"{directory} holds files but no {CONFIG}, so it is not a run: write another label= or study=")
+        raise ConfigError(
+            f"{directory} holds files but no {CONFIG}, so it is not a run: write another label= or study="
+        )
 
 
 class Record:

@@ -1,8 +1,8 @@
 """Train: one run, or with -m a sweep.
 
-    python -m meanq.run                                                  MeanQ on MinAtar Asterix, minutes on a CPU
-    python -m meanq.run -m algo=meanq,ens_dqn env=seaquest seed=0-4      ten runs of Atari Seaquest
-    python -m meanq.run --cfg job algo=avg_dqn env=hero                  show a run's configuration
+python -m meanq.run                                                  MeanQ on MinAtar Asterix, minutes on a CPU
+python -m meanq.run -m algo=meanq,ens_dqn env=seaquest seed=0-4      ten runs of Atari Seaquest
+python -m meanq.run --cfg job algo=avg_dqn env=hero                  show a run's configuration
 """
 
 import os
@@ -16,11 +16,11 @@ from omegaconf import DictConfig
 
 from meanq.config import CONFIG_DIR, Config, ConfigError, from_omegaconf
 from meanq.record import read_status, run_directory
-from meanq.sweep import CONFIG_NAME, Plan, expand_seed_ranges, plan, register_schema, run_label
+from meanq.sweep import CONFIG_NAME, Plan, expand_seed_ranges, hydra_arguments, plan, register_schema, run_label
 
-# Runs that failed, in the process that has the command line: its sweep goes on, and its exit code tells. None in a
-# process that a launcher started: there a failure is raised, so that the launcher sees it.
-_failed: list[Path] | None = None
+# Exit codes of runs, in the process that has the command line: a sweep goes on after a failure, and the exit code
+# tells. None in a process that a launcher started: there a failure is raised, so that the launcher sees it.
+_codes: list[int] | None = None
 
 
 class RunFailedError(RuntimeError):
@@ -33,15 +33,15 @@ def job(composed: DictConfig) -> None:
     if composed.label is None:
         composed.label = run_label(composed.algo.name, HydraConfig.get().overrides.task)
     config = from_omegaconf(composed)
-    if not execute(config):
-        directory = run_directory(config)
-        if _failed is None:
-            raise RunFailedError(f"{directory}: failed; its status.json has the traceback")
-        _failed.append(directory)
+    code = execute(config)
+    if _codes is not None:
+        _codes.append(code)
+    elif code:
+        raise RunFailedError(f"{run_directory(config)}: failed; its status.json has the traceback")
 
 
-def execute(config: Config) -> bool:
-    """Train unless finished already; a failure is written in the run's directory and printed. Whether all went well."""
+def execute(config: Config) -> int:
+    """Train unless finished already; a failure is written in the run's directory and printed. The exit code."""
     from meanq.terminal import TerminalReporter, make_console
     from meanq.train import Run
 
@@ -49,7 +49,7 @@ def execute(config: Config) -> bool:
     directory = run_directory(config)
     if read_status(directory).get("state") == "finished":
         console.print(f"{directory} is finished already: skipped", highlight=False, soft_wrap=True)
-        return True
+        return 0
     reporter = TerminalReporter(console)
     run: Run | None = None
     try:
@@ -61,16 +61,16 @@ def execute(config: Config) -> bool:
         raise
     except ConfigError as error:
         complain(error)
-        return False
+        return 2
     except Exception:  # noqa: BLE001 - whatever a run dies of belongs in its directory, and the sweep goes on
         reporter.close()
         if run is not None:
             run.stop("failed", traceback=traceback.format_exc())
         traceback.print_exc()
-        return False
+        return 1
     finally:
         reporter.close()
-    return True
+    return 0
 
 
 def complain(error: ConfigError) -> None:
@@ -80,16 +80,18 @@ def complain(error: ConfigError) -> None:
 
 def main() -> None:
     """The command line."""
-    sys.path.insert(0, os.getcwd())  # so that rules and environments of one's own can be imported, as with python -m
+    sys.path.insert(
+        0, str(Path.cwd())
+    )  # so that rules and environments of one's own can be imported, as with python -m
     register_schema()
-    global _failed
-    _failed = []
+    global _codes
+    _codes = []
     planned: Plan | None = None
     try:
         if "COMP_LINE" in os.environ:  # the shell asks for completions
             os.environ["COMP_LINE"] = " ".join(expand_seed_ranges(os.environ["COMP_LINE"].split(" ")))
         else:
-            sys.argv[1:] = expand_seed_ranges(sys.argv[1:])
+            sys.argv[1:] = hydra_arguments(sys.argv[1:])
             planned = plan(sys.argv[1:])
     except ConfigError as error:
         complain(error)
@@ -102,11 +104,12 @@ def main() -> None:
         code = 130
     except SystemExit as stop:
         code = stop.code
-    if planned is not None:
+    existing = [directory for directory in planned.directories if directory.exists()] if planned else []
+    if existing:
         from meanq.terminal import make_console, summary
 
-        summary(make_console(), planned.directories)
-    sys.exit(code or (1 if _failed else 0))
+        summary(make_console(), existing)
+    sys.exit(code or max(_codes, default=0))
 
 
 if __name__ == "__main__":

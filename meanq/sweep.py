@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from argparse import ArgumentError, Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -70,9 +71,7 @@ class Plan:
 
 def plan(arguments: Sequence[str]) -> Plan | None:
     """Compose and check every run; None where Hydra only shows something. Raises ConfigError, writes nothing."""
-    options, unknown = get_args_parser().parse_known_args(arguments)
-    if unknown:
-        raise ConfigError(f"{unknown[0]}: no such option; see --help")
+    options = _parse(arguments)
     shows = options.help or options.hydra_help or options.shell_completion or options.info
     if shows:
         return None
@@ -96,6 +95,30 @@ def plan(arguments: Sequence[str]) -> Plan | None:
     result = Plan(configs, bool(options.multirun))
     _check_directories(result)
     return result
+
+
+def hydra_arguments(arguments: Sequence[str]) -> list[str]:
+    """The same command as Hydra understands it: seeds listed, options first, --cfg with values, not references."""
+    expanded = expand_seed_ranges(arguments)
+    parsed = _parse(expanded)
+    options = list(expanded)
+    for override in parsed.overrides:
+        options.remove(override)
+    if parsed.cfg and not parsed.resolve:
+        options.append("--resolve")
+    return options + parsed.overrides
+
+
+def _parse(arguments: Sequence[str]) -> Namespace:
+    parser = get_args_parser()
+    parser.exit_on_error = False
+    try:
+        options, unknown = parser.parse_known_intermixed_args(arguments)
+    except ArgumentError as error:
+        raise ConfigError(f"{error}; see --help") from None
+    if unknown:
+        raise ConfigError(f"{unknown[0]}: no such option; see --help")
+    return options
 
 
 def _jobs(overrides: Sequence[str], multirun: bool) -> list[list[str]]:
@@ -145,7 +168,8 @@ def _unknown_choice(error: MissingConfigException) -> str:
         group, name = "env", f"{group.removeprefix('env/')}/{name}"
     files = (CONFIG_DIR / group).rglob("*.yaml")
     known = [str(path.relative_to(CONFIG_DIR / group).with_suffix("")) for path in files if path.name[0] != "_"]
-    return f"{group}={name}: there is no such {group.rpartition('/')[2]}{closest(name, known)}"
+    known += error.options or []  # what plugins add
+    return f"{group}={name}: there is no such {group.rpartition('/')[2]}{closest(name, set(known))}"
 
 
 def _field_names(schema: Any, prefix: str = "") -> Iterable[str]:
@@ -171,9 +195,9 @@ def _one_line(error: Exception) -> str:
         return f"{where[1]}={invalid[1]}: write {kinds.get(invalid[2], invalid[2])}"
     group = re.search(r"Could not override '([^']+)'\.\s*No match in the defaults list", text)
     if group:
-        return f"{group[1]}: there is no such group{closest(group[1], (p.name for p in CONFIG_DIR.iterdir() if p.is_dir()))}"
+        groups = [path.name for path in CONFIG_DIR.iterdir() if path.is_dir()]
+        return f"{group[1]}: there is no such group{closest(group[1], groups)}"
     if isinstance(error, OverrideParseException):
         return " ".join(str(error).split("See https")[0].split())
-    first = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(first[:3])
-
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return ": ".join(dict.fromkeys(lines[:3]))

@@ -1,10 +1,11 @@
 """The training loop. It reads like the paper's Algorithm 1."""
 
+import contextlib
+import ctypes
 import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -52,7 +53,7 @@ class Clock:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
 
-    @contextmanager
+    @contextlib.contextmanager
     def time(self, part: str) -> Iterator[None]:
         """Add the time of this block to a part."""
         start = time.perf_counter()
@@ -80,8 +81,7 @@ class Run:
             scale=self.env.frame_scale,
         )
         self.replay_bytes = check_memory(config, self.env.frame_shape, self.env.frame_dtype)
-        torch.set_num_threads(thread_count(config))
-        torch.set_flush_denormal(True)  # denormal Adam moments make a step ten times slower
+        tune_process(thread_count(config))
         generators = [member_generator(seed, k) for k in range(algo.ensemble_size)]
         params = network.init(generators)
         self.parameters = parameter_count(params)
@@ -269,6 +269,19 @@ def thread_count(config: Config) -> int:
     if config.threads is not None:
         return config.threads
     return int(os.environ.get("SLURM_CPUS_PER_TASK") or len(os.sched_getaffinity(0)))
+
+
+def tune_process(threads: int) -> None:
+    """Settings of the whole process that the learner's speed depends on; they change no result."""
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)  # denormal Adam moments can make a step ten times slower
+    # Tensors of some megabytes are freed and asked for again every step. By default glibc returns such memory to the
+    # system, and getting it back costs page faults: 25 ms instead of 17 for a MeanQ step on MinAtar.
+    with contextlib.suppress(OSError, AttributeError):  # not glibc: nothing to tune
+        libc = ctypes.CDLL("libc.so.6")
+        trim_threshold, mmap_threshold = -1, -3
+        libc.mallopt(trim_threshold, 2**31 - 1)
+        libc.mallopt(mmap_threshold, 2**30)
 
 
 def check_memory(config: Config, frame_shape: tuple[int, ...], frame_dtype: np.dtype) -> int:

@@ -62,9 +62,6 @@ class Environment(ABC):
         """Become the environment that gave this state."""
         raise NotImplementedError(f"{type(self).__name__} cannot restore its state")
 
-    def close(self) -> None:
-        """Release what the game holds."""
-
 
 def make_env(config: EnvConfig, generator: np.random.Generator) -> Environment:
     """A fresh environment; `env.options` are its keyword arguments."""
@@ -72,7 +69,9 @@ def make_env(config: EnvConfig, generator: np.random.Generator) -> Environment:
     try:
         inspect.signature(factory).bind(id=config.id, generator=generator, **config.options)
     except TypeError as error:
-        raise ConfigError(f"env.options={config.options}: {config.kind} environments do not take these ({error})") from None
+        raise ConfigError(
+            f"env.options={config.options}: {config.kind} environments do not take these ({error})"
+        ) from None
     return factory(id=config.id, generator=generator, **config.options)
 
 

@@ -34,7 +34,9 @@ class Atari(Environment):
         roms = ale_py.roms.get_all_rom_ids()
         if id not in roms:
             raise ConfigError(f"env.id={id}: no such Atari game{closest(id, roms)}")
-        self._ale.loadROM(ale_py.roms.get_rom_path(id))
+        rom = ale_py.roms.get_rom_path(id)
+        assert rom is not None
+        self._ale.loadROM(rom)
         self._actions = self._ale.getMinimalActionSet()
         self._frame_skip = frame_skip
         self._size = (screen_size, screen_size)

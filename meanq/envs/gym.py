@@ -22,12 +22,16 @@ class Gymnasium(Environment):
         actions, observations = self._env.action_space, self._env.observation_space
         if not isinstance(actions, gymnasium.spaces.Discrete):
             raise ConfigError(f"env.id={id}: its actions are {actions}; only discrete actions are supported")
+        self._shape: tuple[int, ...]
+        self._one_hot: int | None  # the first integer, where observations are integers
         if isinstance(observations, gymnasium.spaces.Discrete):
             self._shape, self._one_hot = (int(observations.n),), int(observations.start)
         elif isinstance(observations, gymnasium.spaces.Box):
             self._shape, self._one_hot = observations.shape, None
         else:
-            raise ConfigError(f"env.id={id}: its observations are {observations}; only arrays and integers are supported")
+            raise ConfigError(
+                f"env.id={id}: its observations are {observations}; only arrays and integers are supported"
+            )
         self._first_action = int(actions.start)
         self.num_actions = int(actions.n)
         self._image = len(self._shape) in (2, 3) and observations.dtype == np.uint8
@@ -64,9 +68,6 @@ class Gymnasium(Environment):
             frame[int(observation) - self._one_hot] = 1
             return frame
         return np.asarray(observation, dtype=np.float32).reshape(-1)
-
-    def close(self) -> None:
-        self._env.close()
 
 
 def _one_line(error: Exception) -> str:

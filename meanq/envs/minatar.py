@@ -32,7 +32,7 @@ def _game_module(name: str) -> ModuleType:
 
 
 class MinAtar(Environment):
-    """Minimal actions, MinAtar's own sticky actions and difficulty ramp, and random no-ops at the start as for Atari."""
+    """Minimal actions, MinAtar's own sticky actions and difficulty ramp; random no-ops at the start, as for Atari."""
 
     frame_dtype = np.dtype(np.uint8)
 
@@ -61,7 +61,7 @@ class MinAtar(Environment):
     def seed(self, generator: np.random.Generator) -> None:
         super().seed(generator)
         # The games call the methods of numpy's older generator; each owns one.
-        self._game.random = np.random.RandomState(integer_seed(generator))  # noqa: NPY002
+        self._game.random = np.random.RandomState(integer_seed(generator))
 
     def reset(self) -> np.ndarray:
         terminal = True

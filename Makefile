@@ -1,0 +1,49 @@
+# `make help` lists the targets. Everything runs in .venv, with the exact versions of requirements.lock.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test integration lint format bench lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(READY) ## make .venv with the pinned versions
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "meanq needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) --version`. Try: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --requirement requirements.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+run: $(READY) ## train the default: MeanQ on MinAtar Asterix, a few minutes on a CPU
+	$(BIN)/python -m meanq.run
+	@echo "Tables are in runs/default/minatar_asterix/meanq/seed_0; README.md says what they mean and what to try next."
+
+test: $(READY) ## every test but the slow ones in tests/integration
+	$(BIN)/python -m pytest --ignore tests/integration
+
+integration: $(READY) ## slower tests: whole runs in processes of their own
+	$(BIN)/python -m pytest tests/integration
+
+lint: $(READY) ## ruff (style, format) and mypy (types)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY) ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## time the batched learner against a plain loop over members
+	$(BIN)/python -m benchmarks.learner
+
+lock: ## renew requirements.lock from the ranges in pyproject.toml
+	./scripts/lock $(PYTHON)
+
+clean: ## remove .venv and caches; runs/ stays
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

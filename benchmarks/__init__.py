@@ -1,0 +1,1 @@
+"""Timings. They are printed, never tested."""

@@ -1,0 +1,38 @@
+"""What several test files need."""
+
+import dataclasses
+import tempfile
+from functools import cache
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from meanq.config import CONFIG_DIR, AlgoConfig, Config, ConvolutionConfig, NetworkConfig
+from meanq.networks import Params, QNetwork
+from meanq.sweep import plan, register_schema
+
+
+@cache
+def compose(*overrides: str) -> Config:
+    """The checked configuration of one run that is never started; shared, so not to be changed."""
+    register_schema()
+    planned = plan([f"root={tempfile.gettempdir()}/meanq_tests_never_written", *overrides])
+    assert planned is not None
+    return planned.configs[0]
+
+
+def algo_config(name: str, **changes: Any) -> AlgoConfig:
+    """conf/algo/<name>.yaml with the chain's hyper-parameters and these fields changed."""
+    return dataclasses.replace(compose(f"algo={name}", "env=chain").algo, **changes)
+
+
+def network_config(name: str) -> NetworkConfig:
+    """conf/network/<name>.yaml."""
+    fields: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(CONFIG_DIR / "network" / f"{name}.yaml"))  # type: ignore
+    return NetworkConfig(**fields | {"convolutions": [ConvolutionConfig(**c) for c in fields["convolutions"]]})
+
+
+def random_params(network: QNetwork, members: int, seed: int) -> Params:
+    """Initial weights that have nothing to do with those of another seed."""
+    return network.init([torch.Generator().manual_seed(1000 * seed + k) for k in range(members)])

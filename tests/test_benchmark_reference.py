@@ -1,0 +1,201 @@
+"""The benchmark's plain reference and the batched engine compute the same thing, so their times can be compared."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.learner import NUM_ACTIONS, SETTINGS, Setting, compose
+from benchmarks.reference import Member, Minibatch, ReferenceAgent, ReferenceReplay
+from meanq.agent import Agent
+from meanq.config import Config
+from meanq.networks import Params, QNetwork
+from meanq.replay import Batch, Replay, ring_slots
+from meanq.sweep import register_schema
+from meanq.train import member_generator
+
+CPU = torch.device("cpu")
+BATCH = 8
+
+CASES = pytest.mark.parametrize(("network", "members"), [(n, k) for n in ("minatar", "data_efficient") for k in (1, 3)])
+
+
+@cache
+def make_config(network: str, members: int) -> Config:
+    register_schema()
+    return compose(network, members, threads=None)
+
+
+def make_agents(network: str, members: int) -> tuple[Config, Setting, Agent, ReferenceAgent]:
+    """Both engines with the same weights.
+
+    The step size moves them far beyond rounding; the epsilon keeps Adam from blowing up the rounding of tiny gradients.
+    """
+    config, setting = make_config(network, members), SETTINGS[network]
+    config = replace(config, algo=replace(config.algo, learning_rate=0.01, adam_epsilon=0.01))
+    q_network = QNetwork(setting.state_shape, NUM_ACTIONS, config.network, dueling=True, scale=setting.scale)
+    params = q_network.init([member_generator(0, k) for k in range(members)])
+    agent = Agent(config.algo, q_network, params, CPU)
+    reference = ReferenceAgent(
+        config.algo, lambda: Member(setting.state_shape, NUM_ACTIONS, config.network), setting.scale
+    )
+    for k, member in enumerate(reference.members):
+        member.load_state_dict(member_weights(params, k, member))
+    reference.update_targets()
+    return config, setting, agent, reference
+
+
+def member_weights(params: Params, k: int, member: Member) -> dict[str, torch.Tensor]:
+    """Member k of stacked parameters, in the layout and under the names of the reference's module."""
+    convolutions = [name.removesuffix(".weight") for name in params if name.startswith("conv") and "weight" in name]
+    layers = [i for i, layer in enumerate(member.features) if isinstance(layer, torch.nn.Conv2d)]
+    weights = {}
+    for name, layer in zip(convolutions, layers, strict=True):
+        weights[f"features.{layer}.weight"] = params[f"{name}.weight"][k]
+        weights[f"features.{layer}.bias"] = params[f"{name}.bias"][k]
+    channels = len(params[f"{convolutions[-1]}.bias"][k])
+    # Features are (y, x, channel) in the stacked matrix and (channel, y, x) in the module. Value stream first.
+    hidden = params["hidden.weight"][k].T
+    hidden = hidden.unflatten(1, (-1, channels)).transpose(1, 2).flatten(1)
+    for stream, weight, bias in zip(
+        ("value", "advantage"), hidden.chunk(2), params["hidden.bias"][k, 0].chunk(2), strict=True
+    ):
+        weights[f"{stream}.0.weight"], weights[f"{stream}.0.bias"] = weight, bias
+        weights[f"{stream}.2.weight"] = params[f"{stream}.weight"][k].T
+        weights[f"{stream}.2.bias"] = params[f"{stream}.bias"][k, 0]
+    return {name: weight.detach().clone() for name, weight in weights.items()}
+
+
+def random_batch(setting: Setting, members: int, generator: np.random.Generator, reward_scale: float = 1.0) -> Batch:
+    """A minibatch per member that differ in everything, with terminals and uneven importance weights."""
+    shape = (members, BATCH)
+
+    def states() -> torch.Tensor:
+        return torch.from_numpy(generator.integers(setting.levels, size=(*shape, *setting.state_shape), dtype=np.uint8))
+
+    def floats(values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(values.astype(np.float32))
+
+    return Batch(
+        indices=generator.integers(100, size=shape),
+        states=states(),
+        actions=torch.from_numpy(generator.integers(NUM_ACTIONS, size=shape)),
+        returns=floats(reward_scale * generator.normal(size=shape)),
+        discounts=floats(0.99 * (generator.random(shape) < 0.8)),
+        next_states=states(),
+        weights=floats(generator.uniform(0.2, 1.0, shape)),
+    )
+
+
+def minibatches(batch: Batch) -> list[Minibatch]:
+    return [
+        Minibatch(
+            slots=batch.indices[k].tolist(),
+            states=batch.states[k],
+            actions=batch.actions[k],
+            rewards=batch.returns[k],
+            discounts=batch.discounts[k],
+            next_states=batch.next_states[k],
+            weights=batch.weights[k],
+        )
+        for k in range(len(batch.indices))
+    ]
+
+
+def assert_same_weights(agent: Agent, reference: ReferenceAgent) -> None:
+    for k, member in enumerate(reference.members):
+        expected = member.state_dict()
+        actual = member_weights(agent.online, k, member)
+        assert actual.keys() == expected.keys()
+        for name in expected:
+            torch.testing.assert_close(
+                actual[name], expected[name], rtol=1e-4, atol=2e-6, msg=lambda m, n=name: f"{n}: {m}"
+            )
+
+
+@CASES
+def test_values_are_the_same(network: str, members: int) -> None:
+    _, setting, agent, reference = make_agents(network, members)
+    generator = np.random.default_rng(1)
+    states = generator.integers(setting.levels, size=(4, *setting.state_shape), dtype=np.uint8)
+    q = agent.values(states)  # [K, 4, A]
+    assert q.shape == (members, 4, NUM_ACTIONS)
+    assert q.std(axis=(1, 2)).min() > 0.01  # else any two networks would agree
+    for i, state in enumerate(states):
+        np.testing.assert_allclose(reference.values(state), q[:, i], rtol=1e-4, atol=1e-6)
+
+
+@CASES
+def test_learning_is_the_same(network: str, members: int) -> None:
+    _, setting, agent, reference = make_agents(network, members)
+    before = [member_weights(agent.online, k, member) for k, member in enumerate(reference.members)]
+    generator = np.random.default_rng(2)
+    # Small gradients, gradients beyond the maximum norm, and then from a moved target network.
+    for reward_scale, clipped in ((1.0, False), (300.0, True), (1.0, None)):
+        batch = random_batch(setting, members, generator, reward_scale)
+        targets = torch.stack(reference.td_targets(minibatches(batch)))
+        torch.testing.assert_close(agent.targets(batch), targets, rtol=1e-4, atol=1e-5)
+        errors = np.stack(reference.learn(minibatches(batch)))
+        learned = agent.learn(batch)
+        np.testing.assert_allclose(learned.errors.numpy(), errors, rtol=1e-4, atol=1e-5)
+        assert clipped is None or (learned.gradient_norm > 10) == clipped
+        assert_same_weights(agent, reference)
+        if clipped:
+            agent.update_target()
+            reference.update_targets()
+    for k, member in enumerate(reference.members):
+        for name, weight in member.state_dict().items():
+            assert (weight - before[k][name]).abs().max() > 1e-4, f"{name} of member {k} was not trained"
+
+
+@CASES
+def test_replays_draw_the_same_minibatches(network: str, members: int) -> None:
+    config, setting = make_config(network, members), SETTINGS[network]
+    capacity = 50
+    batched = Replay(
+        capacity=capacity,
+        frame_shape=setting.frame_shape,
+        frame_dtype=np.dtype(np.uint8),
+        stack=setting.stack,
+        multi_step=1,
+        discount=config.algo.discount,
+        priority_trees=members,
+        prioritized=True,
+        generator=np.random.default_rng(3),
+        device=CPU,
+    )
+    reference = ReferenceReplay(
+        slots=ring_slots(capacity, setting.stack),
+        frame_shape=setting.frame_shape,
+        stack=setting.stack,
+        discount=config.algo.discount,
+        members=members,
+        generator=np.random.default_rng(3),
+    )
+    generator = np.random.default_rng(4)
+    weights_seen = []
+    for step in range(170):  # the ring is overwritten three times
+        frame, next_frame = generator.integers(setting.levels, size=(2, *setting.frame_shape), dtype=np.uint8)
+        if step % 7 == 0:
+            batched.start(frame)
+            reference.start(frame)
+        action, reward, terminal = int(generator.integers(NUM_ACTIONS)), float(generator.normal()), step % 7 == 6
+        batched.append(action, reward, next_frame, terminal=terminal, truncated=False)
+        reference.append(action, reward, next_frame, terminal=terminal)
+        if step % 10 != 9:
+            continue
+        batch = batched.sample(members, BATCH, 0.4)
+        expected = reference.sample(BATCH, 0.4)
+        # By slot: a transition drawn twice has the same error twice.
+        by_slot = generator.uniform(0.1, 3.0, (members, ring_slots(capacity, setting.stack)))
+        priorities = np.take_along_axis(by_slot, batch.indices, axis=1)
+        for k, (actual, minibatch) in enumerate(zip(minibatches(batch), expected, strict=True)):
+            assert actual.slots == minibatch.slots
+            for name in ("states", "actions", "rewards", "discounts", "next_states", "weights"):
+                torch.testing.assert_close(getattr(actual, name), getattr(minibatch, name), msg=name)
+            reference.update_priorities(k, minibatch.slots, priorities[k])
+        batched.update_priorities(batch.indices, priorities)
+        weights_seen.append(batch.weights)
+    assert torch.stack(weights_seen).std() > 0.05  # the priorities were not all alike

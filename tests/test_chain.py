@@ -1,0 +1,45 @@
+"""Every algorithm learns the chain MDP's true Q, to within a stated tolerance, and so does a rule of one's own."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import Tensor
+
+from meanq.config import CONFIG_DIR
+from meanq.envs.chain import Chain
+from tests.training import train
+
+ALGORITHMS = sorted(path.stem for path in (CONFIG_DIR / "algo").glob("[a-z]*.yaml"))
+
+# Mean absolute error over all cells and both actions. With this discount true values lie between 0.3 and 1, and
+# a constant guess at their mean is off by 0.17.
+DISCOUNT = 0.9
+TOLERANCE = 0.04
+
+
+def chain_error(root: Path, *overrides: str) -> float:
+    run = train(root, "env=chain", f"algo.discount={DISCOUNT}", *overrides, "evaluation.episodes=1", "threads=1")
+    assert isinstance(run.env, Chain)
+    q = run.agent.values(run.env.all_frames()).mean(0)
+    return float(np.abs(q - run.env.all_true_q(DISCOUNT)).mean())
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_it_learns_the_true_values(algo: str, tmp_path: Path) -> None:
+    assert chain_error(tmp_path, f"algo={algo}") < TOLERANCE
+
+
+def test_the_tolerance_means_something(tmp_path: Path) -> None:
+    truth = Chain("chain", np.random.default_rng(0)).all_true_q(DISCOUNT)
+    assert np.abs(truth - truth.mean()).mean() > 3 * TOLERANCE
+    assert chain_error(tmp_path, "total_steps=100") > 5 * TOLERANCE
+
+
+def lower_half(q: Tensor) -> Tensor:
+    """A researcher's own rule: the mean of the lower half of the members' values."""
+    return q.sort(0).values[: (len(q) + 1) // 2].mean(0)
+
+
+def test_a_rule_named_by_its_import_path_learns_too(tmp_path: Path) -> None:
+    assert chain_error(tmp_path, "algo=meanq", "algo.bootstrap=tests.test_chain.lower_half") < TOLERANCE

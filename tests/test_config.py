@@ -1,0 +1,179 @@
+"""conf/: every choice composes, carries the paper's values, and every mistake gets one clear line."""
+
+import csv
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from meanq import run
+from meanq.config import CONFIG_DIR
+from tests.helpers import compose
+
+
+def choices(group: str) -> list[str]:
+    directory = CONFIG_DIR / group
+    files = (path.relative_to(directory) for path in directory.rglob("*.yaml") if path.name[0] != "_")
+    return sorted(path.with_suffix("").as_posix() for path in files)
+
+
+@pytest.mark.parametrize("algo", choices("algo"))
+@pytest.mark.parametrize("env", ["seaquest", "minatar/breakout", "chain", "gymnasium"])
+def test_every_algorithm_composes_with_every_kind_of_environment(algo: str, env: str) -> None:
+    config = compose(f"algo={algo}", f"env={env}")
+    assert config.algo.name == algo
+    assert config.network.name == {"seaquest": "nature", "minatar/breakout": "minatar"}.get(env, "mlp")
+
+
+@pytest.mark.parametrize("env", choices("env"))
+def test_every_environment_composes(env: str) -> None:
+    config = compose(f"env={env}")
+    assert config.env.name == {"gymnasium": "CartPole-v1"}.get(env, env.replace("/", "_"))
+    assert config.total_steps == config.env.vanilla.total_steps
+
+
+@pytest.mark.parametrize(("group", "choice"), [(g, c) for g in ("network", "logger") for c in choices(g)])
+def test_every_other_choice_composes(group: str, choice: str) -> None:
+    assert getattr(compose("env=seaquest", f"{group}={choice}"), group).name == choice
+
+
+def test_a_chosen_network_prevails_over_the_environments() -> None:
+    assert compose("env=minatar/asterix", "network=mlp").network.name == "mlp"
+
+
+def test_all_26_games_carry_the_scores_of_the_papers_tables() -> None:
+    with (Path(__file__).parent / "data" / "normalisation.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 26
+    for row in rows:
+        env = compose(f"env={row['env']}").env
+        assert env.random_score == float(row["random_100k"])
+        assert env.random_score_500k == float(row["random_500k"])
+        assert env.reference_score == float(row["human"])
+
+
+@pytest.mark.parametrize(
+    ("env", "interactions_per_update", "total_steps"),
+    [("seaquest", 3, 1_000_000), ("asterix", 2, 500_000), ("bank_heist", 2, 500_000), ("hero", 2, 500_000)],
+)
+def test_the_vanilla_study_has_the_papers_values(env: str, interactions_per_update: int, total_steps: int) -> None:
+    config = compose("algo=meanq", f"env={env}")
+    algo = config.algo
+    assert algo.interactions_per_update == interactions_per_update
+    assert config.total_steps == total_steps
+    assert (algo.learning_rate, algo.adam_epsilon) == (6.25e-5, 1.5e-4)
+    assert (algo.batch_size, algo.replay_capacity, algo.first_update) == (32, 500_000, 1600)
+    assert (algo.epsilon.start, algo.epsilon.end, algo.epsilon.steps) == (1.0, 0.1, 200_000)
+    assert algo.target_network is not None and algo.target_network.period == 2000
+    assert (algo.multi_step, algo.discount, algo.max_gradient_norm, algo.priority_exponent) == (1, 0.99, 10, 0.5)
+    assert (algo.importance_start, algo.importance_end, algo.ensemble_size) == (0.4, 1.0, 5)
+    assert (config.evaluation.episodes, config.evaluation.every) == (20, 10_000)
+    assert (config.probe.states, config.probe.every) == (50, 100_000)
+    assert config.network.name == "nature" and algo.dueling
+
+
+# The specification's table: members, bootstrap, double, snapshots of the target network, sampling, acting.
+TABLE = {
+    "dqn": (1, "mean", False, 1, "own", "epsilon_greedy"),
+    "dqn_no_target": (1, "mean", False, None, "own", "epsilon_greedy"),
+    "double_dqn": (1, "mean", True, 1, "own", "epsilon_greedy"),
+    "avg_dqn": (1, "mean", False, 5, "own", "epsilon_greedy"),
+    "ens_dqn": (5, "mean", False, 1, "shared", "epsilon_greedy"),
+    "meanq": (5, "mean", False, 1, "own", "epsilon_greedy"),
+    "meanq_no_target": (5, "mean", False, None, "own", "epsilon_greedy"),
+    "ebql": (5, "others", True, 1, "shared", "epsilon_greedy"),
+    "maxmin": (5, "min", False, 1, "own", "epsilon_greedy"),
+    "bootstrapped_dqn": (5, "own", False, 1, "own", "episode_member"),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_an_algorithm_is_its_row_of_the_specification(name: str) -> None:
+    algo = compose(f"algo={name}", "env=hero").algo
+    sampling = {("independent", "per_member"): "own", ("shared", "shared"): "shared"}[algo.minibatch, algo.priorities]
+    snapshots = algo.target_network.snapshots if algo.target_network else None
+    assert (algo.ensemble_size, algo.bootstrap, algo.double, snapshots, sampling, algo.exploration) == TABLE[name]
+    assert algo.prioritized
+
+
+def test_algorithms_can_be_composed_from_the_command_line() -> None:
+    algo = compose("algo=meanq_no_target", "algo.target_network={period: 7, snapshots: 2}", "algo.bootstrap=min").algo
+    assert algo.target_network is not None and algo.target_network.period == 7
+    assert compose("algo=meanq", "algo.target_network=null").algo.target_network is None
+
+
+MISTAKES = [
+    (["algo=meanqq"], "algo=meanqq: there is no such algo; did you mean meanq"),
+    (["env=seaqest"], "env=seaqest: there is no such env; did you mean seaquest"),
+    (["env=minatar/asterixx"], "env=minatar/asterixx: there is no such env; did you mean minatar/asterix"),
+    (["network=natur"], "network=natur: there is no such network; did you mean nature"),
+    (["algo.ensemble_siz=3"], "algo.ensemble_siz: there is no such field; did you mean algo.ensemble_size"),
+    (["algo.ensemble_size=x"], "algo.ensemble_size=x: write a whole number"),
+    (["algo.ensemble_size=2.5"], "algo.ensemble_size=2.5: write a whole number"),
+    (["algo.dueling=7"], "algo.dueling=7: write true or false"),
+    (["algo.ensemble_size=0"], "algo.ensemble_size=0: write 1 or more"),
+    (["algo=ebql", "algo.ensemble_size=1"], "algo.ensemble_size=1: algo.bootstrap=others needs at least 2 members"),
+    (["seed=4-0"], "seed=4-0: the range 4-0 runs backwards; write seed=0-4"),
+    (["seed=x"], "seed=x: write whole numbers"),
+    (["seed=0-4"], "this names several runs; add -m"),
+    (["total_steps=100"], "total_steps=100: the first update comes at interaction 1600"),
+    (["algo.discount=-0.5"], "algo.discount=-0.5: write a number from 0 to 1"),
+    (["algo.learning_rate=nan"], "algo.learning_rate=nan: write a number above 0"),
+    (["algo=ens_dqn", "algo.priorities=per_member"], "algo.priorities=per_member: members that share one minibatch"),
+    (["algo=meanq_no_target", "algo.double=true"], "algo.double=True: without a target network"),
+    (["algo.minibatch=indepedent"], "algo.minibatch=indepedent: write independent or shared"),
+    (["algo.bootstrap=median"], "algo.bootstrap=median: no such rule"),
+    (["algo.bootstrap=nowhere.rule"], "algo.bootstrap=nowhere.rule: cannot import it"),
+    (["env.kind=atary"], "env.kind=atary: no such kind"),
+    (["+env.options.noop_mx=3"], "do not take these (got an unexpected keyword argument 'noop_mx')"),
+    (["env=gymnasium", "env.id=CartPol-v1"], "env.id=CartPol-v1: gymnasium cannot make it"),
+    (["env=gymnasium", "env.id=Pendulum-v1"], "only discrete actions are supported"),
+    (["env=chain", "network=nature"], "network=nature: convolutions need image states"),
+    (["env=minatar/asterix", "network=nature"], "images of 10x10 are too small"),
+    (["device=tpu"], "device=tpu: write auto, cpu, cuda or cuda:N"),
+    (["study=../elsewhere"], "study=../elsewhere: it names a directory below the root"),
+    (["algo=_vanilla"], "algo.name"),
+    (["--frobnicate"], "--frobnicate: no such option"),
+    (["-m", "algo=meanq,dqnn", "seed=0-4"], "algo=dqnn: there is no such algo; did you mean dqn"),
+    (["-m", "seed=0-4", "algo.ensemble_size=5,0"], "algo.ensemble_size=0: write 1 or more"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), MISTAKES, ids=lambda value: str(value)[:40])
+def test_a_mistake_gets_one_line_and_writes_nothing(
+    arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "runs"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["meanq", *arguments, f"root={root}"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(SystemExit) as stop:
+        run.main()
+    out, err = capfd.readouterr()
+    assert stop.value.code == 2
+    assert says in err
+    assert err.startswith("meanq: ") and err.count("\n") == 1, err
+    assert out == ""
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_cuda_without_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    test_a_mistake_gets_one_line_and_writes_nothing(
+        ["device=cuda"], "device=cuda: this machine has no usable CUDA", tmp_path, monkeypatch, capfd
+    )
+
+
+@pytest.mark.parametrize("root", ["/proc/meanq", "a_file/runs"])
+def test_an_unwritable_root(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a_file").write_text("not a directory")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["meanq", f"root={root}"])
+    with pytest.raises(SystemExit) as stop:
+        run.main()
+    err = capfd.readouterr().err
+    assert stop.value.code == 2 and err.startswith(f"meanq: root={root}: ") and err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["a_file"]

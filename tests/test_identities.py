@@ -1,0 +1,66 @@
+"""Algorithms that must coincide do, bit for bit, after real training: the same weights, tables and probes."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.training import SHORT, train, weights
+
+ONE_MEMBER = {
+    "meanq": ["algo.ensemble_size=1"],
+    "ens_dqn": ["algo.ensemble_size=1"],
+    "maxmin": ["algo.ensemble_size=1"],
+    "bootstrapped_dqn": ["algo.ensemble_size=1"],
+    "avg_dqn": ["algo.target_network.snapshots=1"],
+}
+
+
+def assert_same_run(left: Path, right: Path) -> None:
+    ours, theirs = weights(left), weights(right)
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert torch.equal(ours[name], theirs[name]), name
+    for table in ("evaluations.csv", "training.csv", "probes.npz"):
+        assert (left / table).read_bytes() == (right / table).read_bytes(), table
+
+
+@pytest.fixture(scope="module")
+def dqn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("dqn")
+    return train(root, "algo=dqn", *SHORT, "algo.target_network.period=40").directory
+
+
+@pytest.mark.parametrize("algo", ONE_MEMBER)
+def test_with_one_member_it_is_dqn(algo: str, dqn: Path, tmp_path: Path) -> None:
+    run = train(tmp_path, f"algo={algo}", *SHORT, "algo.target_network.period=40", *ONE_MEMBER[algo])
+    assert_same_run(run.directory, dqn)
+
+
+def test_one_member_without_a_target_is_dqn_without_a_target(tmp_path: Path) -> None:
+    left = train(tmp_path, "algo=meanq_no_target", "algo.ensemble_size=1", *SHORT)
+    right = train(tmp_path, "algo=dqn_no_target", *SHORT)
+    assert_same_run(left.directory, right.directory)
+
+
+def test_a_target_copied_at_every_interaction_is_no_target(tmp_path: Path) -> None:
+    left = train(tmp_path, "algo=meanq", "algo.target_network.period=1", *SHORT)
+    right = train(tmp_path, "algo=meanq_no_target", *SHORT)
+    assert_same_run(left.directory, right.directory)
+
+
+@pytest.mark.parametrize("algo", ["dqn_no_target", "double_dqn", "meanq"])
+def test_other_algorithms_are_not_dqn(algo: str, dqn: Path, tmp_path: Path) -> None:
+    """Guards the tests above: a difference in algorithm does show after so short a run."""
+    period = [] if algo == "dqn_no_target" else ["algo.target_network.period=40"]
+    run = train(tmp_path, f"algo={algo}", *SHORT, *period)
+    ours, theirs = weights(run.directory), weights(dqn)
+    assert not torch.equal(ours["hidden.weight"][:1], theirs["hidden.weight"])
+
+
+def test_five_members_equal_neither_each_other_nor_the_shared_minibatch(tmp_path: Path) -> None:
+    meanq = weights(train(tmp_path, "algo=meanq", *SHORT).directory)
+    ens_dqn = weights(train(tmp_path, "algo=ens_dqn", *SHORT).directory)
+    assert not torch.equal(meanq["value.weight"], ens_dqn["value.weight"])
+    for k in range(1, 5):
+        assert not torch.equal(meanq["value.weight"][0], meanq["value.weight"][k])

@@ -1,0 +1,393 @@
+"""The batched ensemble against a plain loop over separate modules with the same weights."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from meanq import networks
+from meanq.agent import Agent
+from meanq.config import CONFIG_DIR, ConfigError, NetworkConfig
+from meanq.networks import Params, QNetwork, parameter_count
+from meanq.replay import Batch
+from meanq.train import member_generator
+from tests.helpers import algo_config, network_config, random_params
+
+NETWORKS = sorted(path.stem for path in (CONFIG_DIR / "network").glob("*.yaml"))
+ACTIONS, BATCH = 3, 4
+KINDS = ("weight", "bias")
+# Small and not square, so that a slip between height and width shows; any other network gets an Atari state.
+STATE_SHAPES = {"nature": (4, 44, 52), "data_efficient": (4, 50, 75), "minatar": (4, 10, 8), "mlp": (6,)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Layers this small are far faster so, above all while other processes want the cores too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def state_shape(name: str) -> tuple[int, ...]:
+    return STATE_SHAPES.get(name, (4, 84, 84))
+
+
+def make_network(name: str, *, dueling: bool = True) -> QNetwork:
+    shape = state_shape(name)
+    return QNetwork(shape, ACTIONS, network_config(name), dueling=dueling, scale=1 / 255 if len(shape) == 3 else 1.0)
+
+
+class Member(nn.Module):
+    """One member as one would write it alone."""
+
+    def __init__(self, config: NetworkConfig, shape: tuple[int, ...], *, dueling: bool) -> None:
+        super().__init__()
+        channels, self.image = shape[0], len(shape) == 3
+        self.convolutions = nn.ModuleList()
+        for conv in config.convolutions:
+            self.convolutions.append(nn.Conv2d(channels, conv.channels, conv.kernel, conv.stride))
+            channels = conv.channels
+        features = self.features(torch.zeros(1, *shape)).shape[1]
+        self.dense = nn.ModuleList()
+        for width in config.dense:
+            self.dense.append(nn.Linear(features, width))
+            features = width
+        self.for_value = nn.Linear(features, config.hidden)
+        self.value = nn.Linear(config.hidden, 1 if dueling else ACTIONS)
+        self.dueling = dueling
+        if dueling:
+            self.for_advantage = nn.Linear(features, config.hidden)
+            self.advantage = nn.Linear(config.hidden, ACTIONS)
+
+    def features(self, states: Tensor) -> Tensor:
+        x = states.float() / 255 if self.image else states
+        for convolution in self.convolutions:
+            x = F.relu(convolution(x))
+        if self.convolutions:
+            x = x.permute(0, 2, 3, 1)  # y, x, channel
+        return x.flatten(1)
+
+    def forward(self, states: Tensor) -> Tensor:
+        x = self.features(states)
+        for layer in self.dense:
+            x = F.relu(layer(x))
+        value = self.value(F.relu(self.for_value(x)))
+        if not self.dueling:
+            return value
+        advantage = self.advantage(F.relu(self.for_advantage(x)))
+        return value + advantage - advantage.mean(1, keepdim=True)
+
+    def stacked(self, part: Callable[[nn.Parameter], Tensor]) -> Params:
+        """Something of every parameter, named and laid out as one member of the batched network."""
+
+        def linear(*layers: nn.Module) -> tuple[Tensor, Tensor]:
+            weights = torch.cat([part(layer.weight).T for layer in layers], dim=1)
+            return weights, torch.cat([part(layer.bias) for layer in layers])[None]
+
+        layers = {f"conv{i}": (part(conv.weight), part(conv.bias)) for i, conv in enumerate(self.convolutions)}
+        layers |= {f"dense{i}": linear(layer) for i, layer in enumerate(self.dense)}
+        layers["hidden"] = linear(self.for_value, self.for_advantage) if self.dueling else linear(self.for_value)
+        if self.dueling:
+            layers["advantage"] = linear(self.advantage)
+        layers["value"] = linear(self.value)
+        return {f"{name}.{kind}": t for name, pair in layers.items() for kind, t in zip(KINDS, pair, strict=True)}
+
+    @torch.no_grad()
+    def take(self, params: Params, k: int) -> None:
+        """Copy member k's weights, found by where each number of the module's own goes."""
+        total = sum(p.numel() for p in self.parameters())
+        own = list(self.parameters())
+        numbers = dict(zip(own, torch.arange(total).split([p.numel() for p in own]), strict=True))
+        places = self.stacked(lambda p: numbers[p].view_as(p))
+        flat = torch.empty(total)
+        assert set(places) == set(params)
+        for name, place in places.items():
+            assert place.shape == params[name][k].shape, name
+            flat[place] = params[name][k].detach()
+        nn.utils.vector_to_parameters(flat, self.parameters())
+
+
+def make_members(name: str, params: Params, *, dueling: bool) -> list[Member]:
+    members = []
+    for k in range(len(params["hidden.bias"])):
+        member = Member(network_config(name), state_shape(name), dueling=dueling)
+        member.take(params, k)
+        members.append(member)
+    return members
+
+
+def gather(members: list[Member], part: Callable[[nn.Parameter], Tensor]) -> Params:
+    """Something of all members' parameters, stacked."""
+    each = [member.stacked(part) for member in members]
+    return {name: torch.stack([params[name] for params in each]) for name in each[0]}
+
+
+def random_states(name: str, *leading: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (*leading, *state_shape(name))
+    if len(state_shape(name)) == 1:
+        return torch.randn(shape, generator=generator)
+    return torch.randint(256, shape, generator=generator, dtype=torch.uint8)
+
+
+def assert_params_close(actual: Params, expected: Params) -> None:
+    """To rounding of 32-bit sums, measured against the largest number of each tensor."""
+    assert set(actual) == set(expected)
+    for name, tensor in actual.items():
+        scale = expected[name].abs().max().item()
+        torch.testing.assert_close(
+            tensor, expected[name], rtol=1e-4, atol=2e-5 * scale, msg=lambda message, name=name: f"{name}: {message}"
+        )
+
+
+@pytest.fixture(params=["grouped", "looped"])
+def convolution_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Force one of the two ways in which several members' convolutions are done."""
+    monkeypatch.setattr(networks, "_LOOP_MULTIPLY_ADDS", 0 if request.param == "looped" else math.inf)
+    return request.param
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_member"])
+@pytest.mark.parametrize("members", [1, 2, 5])
+@pytest.mark.parametrize("dueling", [True, False], ids=["dueling", "single"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_values_and_gradients_are_those_of_separate_modules(
+    name: str, dueling: bool, members: int, shared: bool, convolution_path: str
+) -> None:
+    network = make_network(name, dueling=dueling)
+    params = random_params(network, members, seed=1)
+    modules = make_members(name, params, dueling=dueling)
+    states = random_states(name, BATCH) if shared else random_states(name, members, BATCH)
+    factors = torch.randn(members, BATCH, ACTIONS, generator=torch.Generator().manual_seed(2))  # every Q counts
+
+    leaves = {n: p.requires_grad_() for n, p in params.items()}
+    q = network(leaves, states)
+    (q * factors).sum().backward()
+    expected = torch.stack([module(states if shared else states[k]) for k, module in enumerate(modules)])
+    (expected * factors).sum().backward()
+
+    assert q.shape == (members, BATCH, ACTIONS)
+    torch.testing.assert_close(q, expected, rtol=1e-4, atol=1e-5)
+    gradients = {n: p.grad for n, p in leaves.items() if p.grad is not None}
+    assert_params_close(gradients, gather(modules, lambda p: p.grad))  # type: ignore[arg-type, return-value]
+    for n, p in leaves.items():  # fused Adam reads both in the order of memory, and is silently wrong otherwise
+        assert gradients[n].stride() == p.stride(), n
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_member"])
+def test_both_convolution_paths_are_taken(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests above force what they say: grouped is one call per layer, looped is one per member and layer."""
+    groups: list[int] = []
+    convolve = F.conv2d
+
+    def spy(*args: object, **kwargs: int) -> Tensor:
+        groups.append(kwargs.get("groups", 1))
+        return convolve(*args, **kwargs)
+
+    monkeypatch.setattr(networks.F, "conv2d", spy)
+    network = make_network("nature")
+    params = random_params(network, 2, seed=1)
+    states = random_states("nature", BATCH) if shared else random_states("nature", 2, BATCH)
+    results = []
+    for threshold in (math.inf, 0):
+        monkeypatch.setattr(networks, "_LOOP_MULTIPLY_ADDS", threshold)
+        results.append(network(params, states))
+    grouped, looped = ([1, 2, 2], [1, 1, 1, 1, 1]) if shared else ([2, 2, 2], [1] * 6)
+    assert groups == grouped + looped
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
+def test_the_default_threshold_sends_learning_on_images_to_the_loop() -> None:
+    """The constant lies between acting on one state and learning from 32, for the paper's network."""
+    shape = (4, 84, 84)
+    network = QNetwork(shape, ACTIONS, network_config("nature"), dueling=True, scale=1 / 255)
+    assert max(network._conv_work[1:]) < networks._LOOP_MULTIPLY_ADDS < 32 * max(network._conv_work[1:])
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_one_member_gives_the_same_bits_in_both_forms(name: str) -> None:
+    network = make_network(name)
+    params = random_params(network, 1, seed=3)
+    states = random_states(name, BATCH)
+    assert torch.equal(network(params, states), network(params, states[None]))
+
+
+def test_images_for_dense_layers_are_flattened() -> None:
+    """A network without convolutions reads any state, as its numbers lie in memory."""
+    config = network_config("mlp")
+    image = QNetwork((2, 3, 4), ACTIONS, config, dueling=True, scale=0.5)
+    vector = QNetwork((24,), ACTIONS, config, dueling=True, scale=0.5)
+    params = random_params(image, 2, seed=0)
+    states = torch.randint(256, (2, 5, 2, 3, 4), dtype=torch.uint8)
+    assert torch.equal(image(params, states), vector(params, states.flatten(2)))
+    assert torch.equal(image(params, states[0]), vector(params, states[0].flatten(1)))
+
+
+def test_impossible_shapes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="network=mlp"):
+        QNetwork((6,), ACTIONS, network_config("nature"), dueling=True, scale=1.0)
+    with pytest.raises(ConfigError, match="too small"):
+        QNetwork((4, 84, 35), ACTIONS, network_config("nature"), dueling=True, scale=1.0)
+    QNetwork((4, 84, 36), ACTIONS, network_config("nature"), dueling=True, scale=1.0)  # the smallest that fits
+
+
+# Learning
+
+
+def make_batch(name: str, rows: int, seed: int) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    # Rows with errors of very different size: some members' gradients are clipped and others' are not.
+    size = torch.tensor([10.0, 0.1, 1.0, 10.0, 0.1])[:rows, None]
+    return Batch(
+        indices=np.zeros((rows, BATCH), dtype=np.int64),
+        states=random_states(name, rows, BATCH, seed=seed),
+        actions=torch.randint(ACTIONS, (rows, BATCH), generator=generator),
+        returns=torch.randn(rows, BATCH, generator=generator) * size,
+        discounts=torch.full((rows, BATCH), 0.9),
+        next_states=random_states(name, rows, BATCH, seed=seed + 100),
+        weights=torch.rand(rows, BATCH, generator=generator) + 0.1,
+    )
+
+
+MAX_NORM = 0.5
+# With a large epsilon Adam's step depends on the gradient's size, not on its sign alone, so clipping shows.
+STEP = {"learning_rate": 0.01, "adam_epsilon": 0.1, "max_gradient_norm": MAX_NORM}
+
+
+class Loop:
+    """MeanQ, Ens-DQN or Bootstrapped DQN without lagging weights: one module and one optimiser per member."""
+
+    def __init__(self, members: list[Member], bootstrap: str) -> None:
+        self.members = members
+        self.bootstrap = bootstrap
+        self.optimisers = [
+            torch.optim.Adam(m.parameters(), lr=STEP["learning_rate"], eps=STEP["adam_epsilon"], foreach=False)
+            for m in members
+        ]
+
+    def learn(self, batch: Batch) -> tuple[list[Tensor], list[float], list[float]]:
+        """One step of every member; absolute errors, losses and gradient norms."""
+        errors, losses, norms = [], [], []
+        rows = [k if len(batch.states) > 1 else 0 for k in range(len(self.members))]
+        for k, r in enumerate(rows):
+            member = self.members[k]
+            with torch.no_grad():
+                choices = [member] if self.bootstrap == "own" else self.members
+                value = torch.stack([m(batch.next_states[r]) for m in choices]).mean(0).max(1).values
+            y = batch.returns[r] + batch.discounts[r] * value
+            taken = member(batch.states[r])[torch.arange(BATCH), batch.actions[r]]
+            loss = (batch.weights[r] * (y - taken) ** 2).mean()
+            member.zero_grad()
+            loss.backward()
+            errors.append((y - taken).detach().abs())
+            losses.append(loss.item())
+            norms.append(nn.utils.clip_grad_norm_(member.parameters(), MAX_NORM).item())
+        for optimiser in self.optimisers:  # only now: all targets are made with the weights before the step
+            optimiser.step()
+        return errors, losses, norms
+
+
+@pytest.mark.parametrize(
+    ("algo", "members"), [("meanq", 1), ("meanq", 2), ("meanq", 5), ("ens_dqn", 2), ("ens_dqn", 5)]
+)
+@pytest.mark.parametrize("dueling", [True, False], ids=["dueling", "single"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_learning_is_that_of_a_loop_over_members(name: str, dueling: bool, algo: str, members: int) -> None:
+    """Two steps of Adam with each member's gradient clipped by itself."""
+    config = algo_config(algo, ensemble_size=members, dueling=dueling, target_network=None, **STEP)
+    network = make_network(name, dueling=dueling)
+    params = random_params(network, members, seed=1)
+    before = {n: p.clone() for n, p in params.items()}
+    loop = Loop(make_members(name, params, dueling=dueling), config.bootstrap)
+    agent = Agent(config, network, params, torch.device("cpu"))
+    all_norms = []
+    for seed in range(2):
+        batch = make_batch(name, members if algo == "meanq" else 1, seed)
+        learned = agent.learn(batch)
+        errors, losses, norms = loop.learn(batch)
+        all_norms += norms
+        expected_errors = torch.stack(errors) if algo == "meanq" else torch.stack(errors).mean(0, keepdim=True)
+        torch.testing.assert_close(learned.errors, expected_errors, rtol=1e-3, atol=1e-4)
+        assert learned.loss.item() == pytest.approx(np.mean(losses), rel=1e-3)
+        assert learned.gradient_norm.item() == pytest.approx(np.mean(norms), rel=1e-3)
+        gradients = {n: p.grad for n, p in agent.online.items() if p.grad is not None}
+        assert_params_close(gradients, gather(loop.members, lambda p: p.grad))  # type: ignore[arg-type, return-value]
+        for n, p in agent.online.items():
+            assert gradients[n].stride() == p.stride(), n
+        after = gather(loop.members, lambda p: p.detach())
+        for n, p in agent.online.items():  # the moves, not the weights, which moved little
+            scale = (after[n] - before[n]).abs().max().item()
+            torch.testing.assert_close(p.detach(), after[n], rtol=0, atol=1e-2 * scale)
+    assert max(all_norms) > MAX_NORM  # clipped
+    if members > 1 and algo == "meanq":
+        assert min(all_norms) < MAX_NORM  # not clipped
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_member_learns_the_same_in_any_ensemble(name: str) -> None:
+    """Member 0 alone and as the first of five: same gradient and same weights, if its target is its own."""
+    generators = [member_generator(0, k) for k in range(5)]
+    network = make_network(name)
+    five = network.init(generators)
+    one = {n: p[:1].clone() for n, p in five.items()}
+    batch = make_batch(name, 5, seed=0)
+    first_row = Batch(**{field: value[:1] for field, value in vars(batch).items()})
+    })  # fmt: skip
+    agents = []
+    for params, rows in ((five, batch), (one, first_row)):
+        algo = algo_config("bootstrapped_dqn", ensemble_size=len(params["hidden.bias"]), **STEP)
+        agent = Agent(algo, network, params, torch.device("cpu"))
+        for _ in range(3):
+            agent.learn(rows)
+        agents.append(agent)
+    of_five, alone = agents
+    assert_params_close(
+        {n: p.grad[:1] for n, p in of_five.online.items() if p.grad is not None},
+        {n: p.grad for n, p in alone.online.items() if p.grad is not None},
+    )
+    for n, p in alone.online.items():
+        moved = (p.detach() - network.init([member_generator(0, 0)])[n]).abs().max().item()
+        assert moved > 0
+        torch.testing.assert_close(of_five.online[n][:1].detach(), p.detach(), rtol=0, atol=1e-2 * moved)
+
+
+# Initial weights
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_initial_weights_of_a_member_do_not_depend_on_the_others(name: str) -> None:
+    network = make_network(name)
+    five = network.init([member_generator(7, k) for k in range(5)])
+    two = network.init([member_generator(7, k) for k in range(2)])
+    alone = network.init([member_generator(7, 4)])
+    other_seed = network.init([member_generator(8, 0)])
+    for n, p in five.items():
+        assert torch.equal(p[:2], two[n])
+        assert torch.equal(p[4:], alone[n])
+        assert not torch.equal(p[:1], other_seed[n])
+        assert len({tuple(member.flatten()[:5].tolist()) for member in p}) == 5  # all members differ
+        assert p.is_contiguous()
+
+
+@pytest.mark.parametrize("dueling", [True, False], ids=["dueling", "single"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_initial_weights_are_distributed_as_those_of_modules(name: str, dueling: bool) -> None:
+    """PyTorch's default for these layers: uniform in +-1/sqrt(fan in), weights and biases."""
+    network = make_network(name, dueling=dueling)
+    params = random_params(network, 3, seed=0)
+    module = Member(network_config(name), state_shape(name), dueling=dueling)
+    assert parameter_count(params) == 3 * sum(p.numel() for p in module.parameters())
+    for n, p in module.stacked(lambda p: p.detach()).items():
+        weight = params[n.replace("bias", "weight")][0]
+        bound = 1 / math.sqrt(weight[0].numel() if n.startswith("conv") else weight.shape[0])
+        for actual in (params[n], p):
+            assert actual.abs().max() <= bound
+            if actual.numel() > 500:
+                assert actual.abs().max() > 0.98 * bound
+                assert actual.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.1)
+                assert abs(actual.mean()) < 0.1 * bound

@@ -1,0 +1,92 @@
+"""Command lines: seed ranges, labels, and the plan of a sweep."""
+
+from pathlib import Path
+
+import pytest
+
+from meanq.config import ConfigError
+from meanq.sweep import expand_seed_ranges, hydra_arguments, plan, register_schema, run_label
+
+
+@pytest.mark.parametrize(
+    ("written", "seeds"),
+    [
+        ("seed=0-4", "seed=0,1,2,3,4"),
+        ("seed=0-2,7", "seed=0,1,2,7"),
+        ("seed=7,0-2", "seed=7,0,1,2"),
+        ("seed=3", "seed=3"),
+        ("seed=3-3", "seed=3"),
+        ("seed=range(0,5)", "seed=range(0,5)"),
+        ("algo.label=0-4", "algo.label=0-4"),
+        ("probe.seed=0-4", "probe.seed=0-4"),
+    ],
+)
+def test_seed_ranges(written: str, seeds: str) -> None:
+    assert expand_seed_ranges(["algo=meanq", written]) == ["algo=meanq", seeds]
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ("seed=4-0", "runs backwards; write seed=0-4"),
+        ("seed=x", "write whole numbers"),
+        ("seed=", "write whole numbers"),
+        ("seed=0-", "write whole numbers"),
+        ("seed=0..4", "write whole numbers"),
+        ("seed=-1", "write whole numbers"),
+        ("seed=1.5", "write whole numbers"),
+        ("seed=0-2,1", "seed 1 is named twice"),
+    ],
+)
+def test_seeds_that_cannot_be(written: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        expand_seed_ranges([written])
+
+
+def test_options_may_stand_anywhere() -> None:
+    assert hydra_arguments(["algo=dqn", "-m", "seed=0-1"]) == ["-m", "algo=dqn", "seed=0,1"]
+    assert hydra_arguments(["env=hero", "--cfg", "job", "algo=dqn"]) == [
+        "--cfg",
+        "job",
+        "--resolve",
+        "env=hero",
+        "algo=dqn",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "label"),
+    [
+        (["algo=meanq", "env=hero", "seed=3", "root=/somewhere", "device=cpu", "hydra/launcher=slurm"], "meanq"),
+        (["total_steps=20000", "algo.ensemble_size=10"], "meanq__ensemble_size=10__total_steps=20000"),
+        (["algo.ensemble_size=10", "total_steps=20000"], "meanq__ensemble_size=10__total_steps=20000"),
+        (["algo.target_network=null"], "meanq__target_network=null"),
+        (["+env.options.x='a b/c'"], "meanq__env.options.x=-a-b-c"),
+        (["network.dense=[64,64]"], "meanq__network.dense=-64-64"),
+    ],
+)
+def test_labels_say_what_was_overridden(overrides: list[str], label: str) -> None:
+    assert run_label("meanq", overrides) == label
+
+
+def test_long_labels_fit_a_file_name_and_stay_apart() -> None:
+    labels = {run_label("meanq", [f"algo.bootstrap={'x' * 300}{i}"]) for i in range(2)}
+    assert len(labels) == 2 and all(len(label) <= 120 for label in labels)
+
+
+def test_the_users_own_example_is_ten_runs_of_atari(tmp_path: Path) -> None:
+    register_schema()
+    arguments = hydra_arguments(["-m", "algo=meanq,ens_dqn", "env=seaquest", "seed=0-4", f"root={tmp_path}"])
+    planned = plan(arguments)
+    assert planned is not None and planned.multirun
+    assert [d.relative_to(tmp_path).as_posix() for d in planned.directories] == [
+        f"default/seaquest/{algo}/seed_{seed}" for algo in ("meanq", "ens_dqn") for seed in range(5)
+    ]
+    assert {config.env.kind for config in planned.configs} == {"atari"}
+    assert not any(tmp_path.iterdir())
+
+
+def test_two_runs_in_one_directory_are_refused(tmp_path: Path) -> None:
+    register_schema()
+    with pytest.raises(ConfigError, match="the same directory"):
+        plan(["-m", "algo=meanq,dqn", "label=mine", f"root={tmp_path}"])

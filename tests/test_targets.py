@@ -1,0 +1,287 @@
+"""Targets against explicit loops over members, minibatches and states."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from meanq.agent import Agent
+from meanq.config import AlgoConfig, NetworkConfig, TargetNetworkConfig, check
+from meanq.networks import Params, QNetwork
+from meanq.replay import Batch
+from meanq.targets import RULES, next_value, own, td_target
+from tests.helpers import algo_config, compose, random_params
+
+ACTIONS, BATCH, FEATURES = 4, 12, 5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Layers this small are far faster so, above all while other processes want the cores too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def naive_next_value(rule: str, q_target: np.ndarray, q_choice: np.ndarray, k: int) -> float:
+    """The value of one next state for member k, from all members' values [K, A]; q_choice chooses the action."""
+    if rule == "mean":
+        return q_target.mean(0)[q_choice.mean(0).argmax()]
+    if rule == "min":
+        return q_target.min(0)[q_choice.min(0).argmax()]
+    if rule == "own":
+        return q_target[k][q_choice[k].argmax()]
+    if rule == "others":
+        return np.mean([q_target[j] for j in range(len(q_target)) if j != k], axis=0)[q_choice[k].argmax()]
+    raise NotImplementedError(f"write down what {rule} means")
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize(
+    ("rule", "members"), [(name, k) for name, rule in RULES.items() for k in (1, 2, 5) if k >= rule.min_members]
+)
+def test_rules_by_themselves(rule: str, members: int, double: bool) -> None:
+    generator = np.random.default_rng(members)
+    q_target = generator.normal(size=(members, members, BATCH, ACTIONS))
+    q_online = generator.normal(size=(members, members, BATCH, ACTIONS))
+    expected = np.zeros((members, BATCH))
+    for r in range(members):
+        for b in range(BATCH):
+            expected[r, b] = naive_next_value(rule, q_target[:, r, b], (q_online if double else q_target)[:, r, b], r)
+
+    def as_read(q: np.ndarray) -> torch.Tensor:
+        """What the rule is given: all evaluations, or those of the learning member alone."""
+        tensor = torch.from_numpy(q)
+        return tensor if RULES[rule].all_members else own(tensor).unsqueeze(0)
+
+    value = next_value(RULES[rule], as_read(q_target), as_read(q_online) if double else None)
+    np.testing.assert_allclose(value.numpy(), expected, rtol=1e-12)
+
+
+def test_own_takes_the_diagonal() -> None:
+    q = torch.arange(2 * 2 * 3 * 4).reshape(2, 2, 3, 4)
+    assert torch.equal(own(q), torch.stack([q[0, 0], q[1, 1]]))
+
+
+def make_network() -> QNetwork:
+    config = NetworkConfig(name="tiny", convolutions=[], dense=[16], hidden=16)
+    return QNetwork((FEATURES,), ACTIONS, config, dueling=True, scale=1.0)
+
+
+def make_batch(rows: int, seed: int = 0, size: int = BATCH) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(rows, size, *shape, generator=generator)
+
+    discounts = 0.9 * torch.ones(rows, size)
+    discounts[:, ::3] = 0  # every third one is terminal
+    return Batch(
+        indices=np.zeros((rows, size), dtype=np.int64),
+        states=normal(FEATURES),
+        actions=torch.randint(ACTIONS, (rows, size), generator=generator),
+        returns=normal(),
+        discounts=discounts,
+        next_states=5 * normal(FEATURES),
+        weights=torch.rand(rows, size, generator=generator),
+    )
+
+
+class History:
+    """An agent whose lagging weights came about as in training, and all those weights, kept by the test."""
+
+    def __init__(self, algo: AlgoConfig) -> None:
+        self.network = make_network()
+        self.algo = algo
+        self.agent = Agent(algo, self.network, random_params(self.network, algo.ensemble_size, 0), torch.device("cpu"))
+        self.weights: list[Params] = []  # at each update of the target, then the newest
+        updates = algo.target_network.snapshots + 1 if algo.target_network else 0
+        for seed in range(1, updates + 1):
+            self._train(seed)
+            self.agent.update_target()
+        self._train(updates + 1)
+
+    def _train(self, seed: int) -> None:
+        weights = random_params(self.network, self.algo.ensemble_size, seed)
+        with torch.no_grad():
+            for name, online in self.agent.online.items():
+                online.copy_(weights[name])
+        self.weights.append(weights)
+
+    def values(self, weights: list[Params], states: torch.Tensor) -> np.ndarray:
+        """Q [K, R, B, A], of one member and one minibatch at a time; the mean over several sets of weights."""
+        q = np.zeros((self.algo.ensemble_size, *states.shape[:2], ACTIONS))
+        for params in weights:
+            for k in range(self.algo.ensemble_size):
+                member = {name: p[k : k + 1] for name, p in params.items()}
+                for r, minibatch in enumerate(states):
+                    q[k, r] += self.network(member, minibatch)[0].numpy() / len(weights)
+        return q
+
+    def naive_targets(self, batch: Batch) -> np.ndarray:
+        """y [K, B]."""
+        online, lagging = self.weights[-1:], self.weights[-1:]
+        if self.algo.target_network:
+            lagging = self.weights[-1 - self.algo.target_network.snapshots : -1]
+            assert len(lagging) == self.algo.target_network.snapshots
+        q_target = self.values(lagging, batch.next_states)
+        q_choice = self.values(online if self.algo.double else lagging, batch.next_states)
+        members, rows = q_target.shape[:2]
+        y = np.zeros((members, BATCH))
+        for k in range(members):
+            r = k if rows > 1 else 0
+            for b in range(BATCH):
+                y[k, b] = batch.returns[r, b]
+                if batch.discounts[r, b] > 0:
+                    value = naive_next_value(self.algo.bootstrap, q_target[:, r, b], q_choice[:, r, b], k)
+                    y[k, b] += batch.discounts[r, b] * value
+        return y
+
+
+def snapshots(count: int) -> TargetNetworkConfig:
+    return TargetNetworkConfig(period=1, snapshots=count)
+
+
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "meanq": {},
+    "meanq_no_target": {},
+    "ens_dqn": {},
+    "maxmin": {},
+    "ebql": {},
+    "bootstrapped_dqn": {},
+    "double_dqn": {},
+    "avg_dqn": {"target_network": snapshots(3)},
+}
+
+
+@pytest.mark.parametrize("minibatch", ["independent", "shared"])
+@pytest.mark.parametrize(
+    ("name", "members", "double"),
+    [
+        (name, members, double)
+        for name in ALGORITHMS
+        for members in (1, 3)
+        for double in (False, True)
+        if not (name == "ebql" and members == 1) and not (name == "meanq_no_target" and double)  # refused
+    ],
+)
+def test_targets_of_every_algorithm(name: str, members: int, double: bool, minibatch: str) -> None:
+    """Every algorithm's file, with its number of members, Double DQN and the sharing of minibatches flipped."""
+    algo = algo_config(name, ensemble_size=members, double=double, minibatch=minibatch, **ALGORITHMS[name])
+    history = History(algo)
+    batch = make_batch(members if minibatch == "independent" else 1, seed=members)
+    targets = history.agent.targets(batch)
+    assert targets.shape == (members, BATCH)
+    np.testing.assert_allclose(targets.numpy(), history.naive_targets(batch), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bootstrap", [rule for rule in RULES if rule != "mean"])
+def test_snapshots_combine_with_every_rule(bootstrap: str) -> None:
+    for minibatch, rows in (("independent", 3), ("shared", 1)):
+        algo = algo_config(
+            "meanq", ensemble_size=3, bootstrap=bootstrap, minibatch=minibatch, target_network=snapshots(2), double=True
+        )
+        history, batch = History(algo), make_batch(rows)
+        np.testing.assert_allclose(
+            history.agent.targets(batch).numpy(), history.naive_targets(batch), rtol=1e-5, atol=1e-5
+        )
+
+
+AS_PUBLISHED = {  # bootstrap, double, minibatch; the table of algorithms of the specification
+    "dqn": ("mean", False, "independent"),
+    "dqn_no_target": ("mean", False, "independent"),
+    "double_dqn": ("mean", True, "independent"),
+    "avg_dqn": ("mean", False, "independent"),
+    "ens_dqn": ("mean", False, "shared"),
+    "meanq": ("mean", False, "independent"),
+    "meanq_no_target": ("mean", False, "independent"),
+    "ebql": ("others", True, "shared"),
+    "maxmin": ("min", False, "independent"),
+    "bootstrapped_dqn": ("own", False, "independent"),
+}
+
+
+@pytest.mark.parametrize("name", AS_PUBLISHED)
+def test_the_files_choose_the_published_rules(name: str) -> None:
+    algo = algo_config(name)
+    assert (algo.bootstrap, algo.double, algo.minibatch) == AS_PUBLISHED[name]
+    assert algo.priorities == ("shared" if algo.minibatch == "shared" else "per_member")
+    assert (algo.target_network is None) == name.endswith("no_target")
+    assert (algo.ensemble_size == 1) == (name in ("dqn", "dqn_no_target", "double_dqn", "avg_dqn"))
+    snapshot_count = algo.target_network.snapshots if algo.target_network else 1
+    assert snapshot_count == (5 if name == "avg_dqn" else 1)
+
+
+def test_ebql_needs_two_members() -> None:
+    config = compose("algo=ebql", "env=chain")
+    with pytest.raises(ValueError, match="needs at least 2 members"):
+        check(dataclasses.replace(config, algo=dataclasses.replace(config.algo, ensemble_size=1)))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_terminal_target_is_the_reward(name: str) -> None:
+    members = 3 if name in ("meanq", "meanq_no_target", "maxmin", "bootstrapped_dqn", "ens_dqn", "ebql") else 1
+    algo = algo_config(name, ensemble_size=members, **ALGORITHMS[name])
+    batch = make_batch(members if algo.minibatch == "independent" else 1)
+    batch.discounts[:] = 0
+    batch.next_states *= 1e6
+    assert torch.equal(History(algo).agent.targets(batch), batch.returns.expand(members, BATCH))
+
+
+@pytest.mark.parametrize(
+    ("returns", "discounts", "value"),
+    [((3,), (3, 1), (3,)), ((3,), (3,), (3, 3)), ((1, 4), (2, 4), (2, 4)), ((2, 4), (2, 4), (1, 4)), ((3,), (), (3,))],
+)
+def test_td_target_refuses_to_broadcast(returns: tuple, discounts: tuple, value: tuple) -> None:
+    with pytest.raises(ValueError, match="shapes differ"):
+        td_target(torch.zeros(returns), torch.zeros(discounts), torch.zeros(value))
+
+
+def test_td_target() -> None:
+    returns, discounts, value = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.5, 0.0]]), torch.tensor([[4.0, 8.0]])
+    assert td_target(returns, discounts, value).tolist() == [[3.0, 2.0]]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_no_gradient_flows_through_the_target(name: str) -> None:
+    """The online weights' gradient is that of fixed targets, also where the same weights make the targets."""
+    algo = algo_config(name, max_gradient_norm=1e9, **ALGORITHMS[name])
+    history = History(algo)
+    agent, network, members = history.agent, history.network, algo.ensemble_size
+    batch = make_batch(members if algo.minibatch == "independent" else 1)
+    y = agent.targets(batch)
+    assert not y.requires_grad
+    weights = {n: p.clone().requires_grad_() for n, p in history.weights[-1].items()}
+    loss = torch.zeros(())
+    for k in range(members):
+        row = k if algo.minibatch == "independent" else 0
+        q = network({n: p[k : k + 1] for n, p in weights.items()}, batch.states[row])[0]
+        taken = q[torch.arange(BATCH), batch.actions[row]]
+        loss = loss + (batch.weights[row] * (y[k] - taken) ** 2).mean()
+    loss.backward()
+    agent.learn(batch)
+    for parameter, expected in weights.items():
+        torch.testing.assert_close(agent.online[parameter].grad, expected.grad, rtol=1e-4, atol=1e-6)
+    if agent.target is not None:
+        assert all(not p.requires_grad and p.grad is None for p in agent.target.values())
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_lagging_weights_are_copies(count: int) -> None:
+    """A gradient step leaves them alone, from the start and after an update, and only the oldest is dropped."""
+    algo = algo_config("meanq", ensemble_size=2, learning_rate=0.1, target_network=snapshots(count))
+    network = make_network()
+    agent = Agent(algo, network, random_params(network, 2, 0), torch.device("cpu"))
+    newest_first = [agent.state_dict()["online"]] * count
+    for seed in range(5):
+        agent.learn(make_batch(2, seed))
+        assert agent.target is not None
+        for name, p in agent.target.items():
+            assert torch.equal(p, torch.cat([weights[name] for weights in newest_first]))
+            assert not torch.equal(agent.online[name], p[:2])
+        agent.update_target()
+        newest_first = [agent.state_dict()["online"], *newest_first][:count]

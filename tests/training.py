@@ -1,0 +1,60 @@
+"""Short real runs inside the test's process."""
+
+from pathlib import Path
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from meanq.config import Config
+from meanq.evaluation import Episode
+from meanq.sweep import plan, register_schema
+from meanq.train import Progress, Run
+
+# Enough to fill a replay, learn, copy targets several times, evaluate, probe and log, in a second or two.
+SHORT = (
+    "env=minatar/asterix",
+    "total_steps=240",
+    "algo.first_update=64",
+    "algo.interactions_per_update=2",
+    "algo.epsilon.steps=200",
+    "evaluation.every=120",
+    "evaluation.episodes=2",
+    "env.options.max_steps=60",
+    "probe.every=80",
+    "probe.states=5",
+    "log_every=60",
+    "threads=1",
+)
+
+
+class SilentReporter:
+    """Says nothing."""
+
+    def started(self, config: Config, directory: Path, facts: str) -> None:
+        pass
+
+    def progress(self, progress: Progress) -> None:
+        pass
+
+    def evaluated(self, step: int, episodes: list[Episode]) -> None:
+        pass
+
+
+def make_run(root: Path, *overrides: str) -> Run:
+    """A run that has not begun."""
+    register_schema()
+    planned = plan([f"root={root}", *overrides])
+    assert planned is not None
+    return Run(planned.configs[0])
+
+
+def train(root: Path, *overrides: str) -> Run:
+    """A finished run."""
+    run = make_run(root, *overrides)
+    run.train(SilentReporter())
+    return run
+
+
+def weights(directory: Path) -> dict[str, Tensor]:
+    """What a finished run stored."""
+    return load_file(directory / "weights.safetensors")
