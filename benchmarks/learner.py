@@ -27,7 +27,7 @@ from rich.table import Table
 
 from benchmarks.reference import Member, ReferenceAgent, ReferenceReplay
 from meanq.agent import Agent
-from meanq.config import Config, NetworkConfig
+from meanq.config import Config, ConfigError, NetworkConfig
 from meanq.networks import QNetwork
 from meanq.replay import Replay, ring_slots
 from meanq.rng import stream
@@ -381,7 +381,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     register_schema()
     cells = itertools.product(options.networks, options.members)
-    configs = [compose(network, members, options.threads) for network, members in cells]
+    try:
+        configs = [compose(network, members, options.threads) for network, members in cells]
+    except ConfigError as error:
+        parser.error(str(error))
     tune_process(thread_count(configs[0]))
     peak = MatmulPeak()
     rows: list[Row] = []

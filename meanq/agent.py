@@ -31,11 +31,10 @@ class Agent:
         self._rule = bootstrap_rule(algo)
         self._network = network
         self._device = device
-        self._snapshots = algo.target_network.snapshots if algo.target_network else 1
         self.online: Params = {name: p.to(device).requires_grad_() for name, p in params.items()}
         self.target: Params | None = None  # [S * K, ...], the newest snapshot first
-        if algo.target_network:
-            self.target = {n: torch.cat([p.detach()] * self._snapshots) for n, p in self.online.items()}
+        if algo.target_network is not None:
+            self.target = {n: torch.cat([p.detach()] * algo.target_snapshots) for n, p in self.online.items()}
         self._optimiser = torch.optim.Adam(
             list(self.online.values()), lr=algo.learning_rate, eps=algo.adam_epsilon, fused=True
         )

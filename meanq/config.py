@@ -73,14 +73,6 @@ class EnvConfig:
 
 
 @dataclass
-class TargetNetworkConfig:
-    """Lagging weights: `snapshots` copies, the oldest replaced every `period` interactions."""
-
-    period: int = MISSING
-    snapshots: int = 1
-
-
-@dataclass
 class EpsilonConfig:
     """Linear from start to end over `steps` interactions."""
 
@@ -98,7 +90,8 @@ class AlgoConfig:
     ensemble_size: int = MISSING
     bootstrap: str = MISSING
     double: bool = MISSING
-    target_network: TargetNetworkConfig | None = None
+    target_network: int | None = None
+    target_snapshots: int = MISSING
     minibatch: str = MISSING
     prioritized: bool = MISSING
     priorities: str = MISSING
@@ -213,6 +206,7 @@ def check(config: Config) -> None:
         ("env.stack", config.env.stack, 1),
         ("network.hidden", config.network.hidden, 1),
         ("algo.ensemble_size", algo.ensemble_size, 1),
+        ("algo.target_snapshots", algo.target_snapshots, 1),
         ("algo.multi_step", algo.multi_step, 1),
         ("algo.batch_size", algo.batch_size, 1),
         ("algo.replay_capacity", algo.replay_capacity, algo.multi_step + 1),
@@ -245,8 +239,7 @@ def check(config: Config) -> None:
     ):
         _require(chosen in choices, name, chosen, f"write {' or '.join(choices)}")
     if algo.target_network is not None:
-        for name, value in (("period", algo.target_network.period), ("snapshots", algo.target_network.snapshots)):
-            _require(value >= 1, f"algo.target_network.{name}", value, "write 1 or more, or algo.target_network=null")
+        _require(algo.target_network >= 1, "algo.target_network", algo.target_network, "write 1 or more, or null")
     for conv in config.network.convolutions:
         for name, value in (("channels", conv.channels), ("kernel", conv.kernel), ("stride", conv.stride)):
             _require(value >= 1, f"network.convolutions[].{name}", value, "write 1 or more")
@@ -283,7 +276,7 @@ def _check_combinations(config: Config) -> None:
         "algo.double",
         algo.double,
         "without a target network the same weights choose and evaluate: write algo.double=false, "
-        "or give algo.target_network",
+        "or give algo.target_network a period",
     )
     for name, text in (("study", config.study), ("label", config.label or "label"), ("env.name", config.env.name)):
         parts = PurePosixPath(text).parts

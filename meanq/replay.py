@@ -8,8 +8,6 @@ import torch
 
 from meanq.sum_tree import SumTrees
 
-TORCH_DTYPES = {np.dtype(np.uint8): torch.uint8, np.dtype(np.float32): torch.float32}
-
 
 @dataclass
 class Batch:
@@ -57,8 +55,9 @@ class Replay:
         self._state_shape = (stack * frame_shape[0], *frame_shape[1:])
         self._frame_size = int(np.prod(frame_shape))
         # One frame more than slots: a blank one, which stands for every frame before an episode's start.
-        self._frames = torch.zeros(self._slots + 1, self._frame_size, dtype=TORCH_DTYPES[np.dtype(frame_dtype)])
-        self._frames_np = self._frames.numpy()
+        # numpy's zeros cost nothing until they are written to, so a large replay starts at once and grows as it fills.
+        self._frames_np = np.zeros((self._slots + 1, self._frame_size), dtype=frame_dtype)
+        self._frames = torch.from_numpy(self._frames_np)
         self._actions = np.zeros(self._slots, dtype=np.int64)
         self._rewards = np.zeros(self._slots, dtype=np.float32)
         self._terminal = np.zeros(self._slots, dtype=bool)  # the episode ended here and the future is worth nothing

@@ -187,6 +187,8 @@ def _one_line(error: Exception) -> str:
     unknown = re.search(r"Could not override '([^']+)'", text)
     if unknown and ("not in" in text or "is not in struct" in text):
         key = unknown[1]
+        if key in _field_names(Config):  # a dictionary, given new entries
+            return f"{key}: new entries need a plus sign; write +{key}.name=value"
         return f"{key}: there is no such field{closest(key, _field_names(Config))}"
     invalid = re.search(r"Value '(.*?)'.*? could not be converted to (\w+)", text, re.DOTALL)
     where = re.search(r"full_key: (\S+)", text)

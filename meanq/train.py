@@ -135,7 +135,7 @@ class Run:
             if self.step >= algo.first_update and self.step % algo.interactions_per_update == 0:
                 for _ in range(algo.gradient_steps):
                     self._learn()
-            if algo.target_network is not None and self.step % algo.target_network.period == 0:
+            if algo.target_network is not None and self.step % algo.target_network == 0:
                 self.agent.update_target()
             last = self.step == config.total_steps
             if last or self.step % config.probe.every == 0:

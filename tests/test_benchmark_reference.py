@@ -1,5 +1,6 @@
 """The benchmark's plain reference and the batched engine compute the same thing, so their times can be compared."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -20,6 +21,15 @@ CPU = torch.device("cpu")
 BATCH = 8
 
 CASES = pytest.mark.parametrize(("network", "members"), [(n, k) for n in ("minatar", "data_efficient") for k in (1, 3)])
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads gain nothing at these sizes and wait for each other on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @cache

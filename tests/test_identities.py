@@ -12,7 +12,7 @@ ONE_MEMBER = {
     "ens_dqn": ["algo.ensemble_size=1"],
     "maxmin": ["algo.ensemble_size=1"],
     "bootstrapped_dqn": ["algo.ensemble_size=1"],
-    "avg_dqn": ["algo.target_network.snapshots=1"],
+    "avg_dqn": ["algo.target_snapshots=1"],
 }
 
 
@@ -28,12 +28,12 @@ def assert_same_run(left: Path, right: Path) -> None:
 @pytest.fixture(scope="module")
 def dqn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("dqn")
-    return train(root, "algo=dqn", *SHORT, "algo.target_network.period=40").directory
+    return train(root, "algo=dqn", *SHORT, "algo.target_network=40").directory
 
 
 @pytest.mark.parametrize("algo", ONE_MEMBER)
 def test_with_one_member_it_is_dqn(algo: str, dqn: Path, tmp_path: Path) -> None:
-    run = train(tmp_path, f"algo={algo}", *SHORT, "algo.target_network.period=40", *ONE_MEMBER[algo])
+    run = train(tmp_path, f"algo={algo}", *SHORT, "algo.target_network=40", *ONE_MEMBER[algo])
     assert_same_run(run.directory, dqn)
 
 
@@ -44,7 +44,7 @@ def test_one_member_without_a_target_is_dqn_without_a_target(tmp_path: Path) -> 
 
 
 def test_a_target_copied_at_every_interaction_is_no_target(tmp_path: Path) -> None:
-    left = train(tmp_path, "algo=meanq", "algo.target_network.period=1", *SHORT)
+    left = train(tmp_path, "algo=meanq", "algo.target_network=1", *SHORT)
     right = train(tmp_path, "algo=meanq_no_target", *SHORT)
     assert_same_run(left.directory, right.directory)
 
@@ -52,7 +52,7 @@ def test_a_target_copied_at_every_interaction_is_no_target(tmp_path: Path) -> No
 @pytest.mark.parametrize("algo", ["dqn_no_target", "double_dqn", "meanq"])
 def test_other_algorithms_are_not_dqn(algo: str, dqn: Path, tmp_path: Path) -> None:
     """Guards the tests above: a difference in algorithm does show after so short a run."""
-    period = [] if algo == "dqn_no_target" else ["algo.target_network.period=40"]
+    period = [] if algo == "dqn_no_target" else ["algo.target_network=40"]
     run = train(tmp_path, f"algo={algo}", *SHORT, *period)
     ours, theirs = weights(run.directory), weights(dqn)
     assert not torch.equal(ours["hidden.weight"][:1], theirs["hidden.weight"])

@@ -184,13 +184,15 @@ class Corridor(Environment):
         return np.eye(self._length, dtype=np.float32)[min(self._cell, self._length - 1)]
 
     def reset(self) -> np.ndarray:
-        self._cell = 0
+        self._cell, self._steps = 0, 0
         return self._frame()
 
     def step(self, action: int) -> Step:
         self._cell += action
+        self._steps += 1
         terminal = self._cell == self._length
-        return Step(self._frame(), float(terminal), terminal, truncated=False, life_lost=False)
+        truncated = not terminal and self._steps == 50
+        return Step(self._frame(), float(terminal), terminal, truncated, life_lost=False)
 
 
 def test_an_environment_named_by_its_import_path_trains(tmp_path: Path) -> None:
@@ -199,7 +201,8 @@ def test_an_environment_named_by_its_import_path_trains(tmp_path: Path) -> None:
         *CARTPOLE,
         "env.kind=tests.test_runs.Corridor",
         "env.id=corridor",
-        "env.options={length: 4}",
+        "~env.options.make",
+        "+env.options.length=4",
         "algo.interactions_per_update=1",
         "total_steps=1500",
     )

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from meanq.agent import Agent
-from meanq.config import AlgoConfig, NetworkConfig, TargetNetworkConfig, check
+from meanq.config import AlgoConfig, NetworkConfig, check
 from meanq.networks import Params, QNetwork
 from meanq.replay import Batch
 from meanq.targets import RULES, next_value, own, td_target
@@ -99,7 +99,7 @@ class History:
         self.algo = algo
         self.agent = Agent(algo, self.network, random_params(self.network, algo.ensemble_size, 0), torch.device("cpu"))
         self.weights: list[Params] = []  # at each update of the target, then the newest
-        updates = algo.target_network.snapshots + 1 if algo.target_network else 0
+        updates = algo.target_snapshots + 1 if algo.target_network else 0
         for seed in range(1, updates + 1):
             self._train(seed)
             self.agent.update_target()
@@ -126,8 +126,8 @@ class History:
         """y [K, B]."""
         online, lagging = self.weights[-1:], self.weights[-1:]
         if self.algo.target_network:
-            lagging = self.weights[-1 - self.algo.target_network.snapshots : -1]
-            assert len(lagging) == self.algo.target_network.snapshots
+            lagging = self.weights[-1 - self.algo.target_snapshots : -1]
+            assert len(lagging) == self.algo.target_snapshots
         q_target = self.values(lagging, batch.next_states)
         q_choice = self.values(online if self.algo.double else lagging, batch.next_states)
         members, rows = q_target.shape[:2]
@@ -142,10 +142,6 @@ class History:
         return y
 
 
-def snapshots(count: int) -> TargetNetworkConfig:
-    return TargetNetworkConfig(period=1, snapshots=count)
-
-
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "meanq": {},
     "meanq_no_target": {},
@@ -154,7 +150,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "ebql": {},
     "bootstrapped_dqn": {},
     "double_dqn": {},
-    "avg_dqn": {"target_network": snapshots(3)},
+    "avg_dqn": {"target_snapshots": 3},
 }
 
 
@@ -183,7 +179,7 @@ def test_targets_of_every_algorithm(name: str, members: int, double: bool, minib
 def test_snapshots_combine_with_every_rule(bootstrap: str) -> None:
     for minibatch, rows in (("independent", 3), ("shared", 1)):
         algo = algo_config(
-            "meanq", ensemble_size=3, bootstrap=bootstrap, minibatch=minibatch, target_network=snapshots(2), double=True
+            "meanq", ensemble_size=3, bootstrap=bootstrap, minibatch=minibatch, target_snapshots=2, double=True
         )
         history, batch = History(algo), make_batch(rows)
         np.testing.assert_allclose(
@@ -212,7 +208,7 @@ def test_the_files_choose_the_published_rules(name: str) -> None:
     assert algo.priorities == ("shared" if algo.minibatch == "shared" else "per_member")
     assert (algo.target_network is None) == name.endswith("no_target")
     assert (algo.ensemble_size == 1) == (name in ("dqn", "dqn_no_target", "double_dqn", "avg_dqn"))
-    snapshot_count = algo.target_network.snapshots if algo.target_network else 1
+    snapshot_count = algo.target_snapshots if algo.target_network else 1
     assert snapshot_count == (5 if name == "avg_dqn" else 1)
 
 
@@ -273,7 +269,7 @@ def test_no_gradient_flows_through_the_target(name: str) -> None:
 @pytest.mark.parametrize("count", [1, 3])
 def test_lagging_weights_are_copies(count: int) -> None:
     """A gradient step leaves them alone, from the start and after an update, and only the oldest is dropped."""
-    algo = algo_config("meanq", ensemble_size=2, learning_rate=0.1, target_network=snapshots(count))
+    algo = algo_config("meanq", ensemble_size=2, learning_rate=0.1, target_snapshots=count)
     network = make_network()
     agent = Agent(algo, network, random_params(network, 2, 0), torch.device("cpu"))
     newest_first = [agent.state_dict()["online"]] * count

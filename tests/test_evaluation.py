@@ -1,0 +1,224 @@
+"""Evaluation against one episode at a time, and what evaluations and probes depend on."""
+
+import dataclasses
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from meanq.config import Config
+from meanq.envs import Environment, make_env
+from meanq.evaluation import Episode, Evaluator, make_probes, play
+from meanq.rng import stream
+from tests.helpers import compose
+
+MEMBERS = 3
+CONFIGS = {
+    "asterix": ("env=minatar/asterix", "evaluation.episodes=8"),
+    "freeway": ("env=minatar/freeway", "env.options.max_steps=50", "evaluation.episodes=2"),
+    "chain": ("env=chain", "evaluation.episodes=12", "env.options.reward_noise=1.0", "env.clip_rewards=true"),
+    "cartpole": ("env=gymnasium", "evaluation.episodes=4"),
+    "pong": ("env=pong", "env.options.max_frames=600", "evaluation.episodes=2"),  # truncated
+    "ms_pacman": (
+        "env=ms_pacman",
+        "env.options.max_frames=1600",
+        "evaluation.episodes=2",
+    ),  # rewards above 1, and lives
+}
+
+
+def fake_values(actions: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Values [K, N, A] that look random, but are a function of each state alone, whatever states come with it."""
+
+    def values(states: np.ndarray) -> np.ndarray:
+        q = np.empty((MEMBERS, len(states), actions), dtype=np.float32)
+        for n, state in enumerate(states):
+            q[:, n] = np.random.default_rng(zlib.crc32(state.tobytes())).normal(size=(MEMBERS, actions))
+        return q
+
+    return values
+
+
+def slow_episode(env: Environment, stack: int, discount: float, clip: bool) -> tuple[Episode, bool]:
+    """One game, kept whole and summed up afterwards; and whether a life was lost on the way."""
+    values = fake_values(env.num_actions)
+    frame = env.reset()
+    blank = np.zeros_like(frame)
+    frames, rewards, lost, first_value = [frame], [], [], None
+    over = False
+    while not over:
+        recent = ([blank] * stack + frames)[-stack:]
+        q = np.mean([values(np.concatenate(recent)[None])[k, 0] for k in range(MEMBERS)], axis=0)
+        first_value = max(q) if first_value is None else first_value
+        outcome = env.step(int(np.argmax(q)))
+        frames.append(outcome.frame)
+        rewards.append(outcome.reward)
+        lost.append(outcome.life_lost)
+        over = outcome.terminal or outcome.truncated
+    learned = [min(max(reward, -1), 1) if clip else reward for reward in rewards]
+    first_life = lost.index(True) + 1 if any(lost) else len(rewards)
+    return Episode(
+        episode_return=sum(rewards),
+        discounted_return=sum(discount**t * r for t, r in enumerate(learned)),
+        discounted_return_unclipped=sum(discount**t * r for t, r in enumerate(rewards)),
+        discounted_return_first_life=sum(discount**t * r for t, r in enumerate(learned[:first_life])),
+        length=len(rewards),
+        value=float(first_value),
+    ), any(lost)
+
+
+def environments(config: Config) -> list[Environment]:
+    envs = []
+    for i in range(config.evaluation.episodes):
+        envs.append(make_env(config.env, np.random.default_rng(0)))
+        envs[-1].seed(np.random.default_rng(100 + i))
+    return envs
+
+
+def assert_close(episode: Episode, expected: Episode) -> None:
+    assert dataclasses.asdict(episode) == pytest.approx(dataclasses.asdict(expected), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_all_at_once_equals_one_after_another(name: str) -> None:
+    config = compose(*CONFIGS[name])
+    envs = environments(config)
+    discount, clip = config.algo.discount, config.env.clip_rewards
+    episodes = play(fake_values(envs[0].num_actions), envs, config.env.stack, discount, clip)
+    slow = [slow_episode(env, config.env.stack, discount, clip) for env in environments(config)]
+    assert len(episodes) == config.evaluation.episodes
+    for episode, (expected, _) in zip(episodes, slow, strict=True):
+        assert_close(episode, expected)
+    if name in ("asterix", "chain", "cartpole"):  # games that end at other times
+        assert len({episode.length for episode in episodes}) > 2
+    if name in ("freeway", "pong"):  # truncated games
+        assert {episode.length for episode in episodes} <= ({50} if name == "freeway" else set(range(142, 151)))
+    if name in ("chain", "ms_pacman"):  # clipping matters
+        assert any(episode.discounted_return != episode.discounted_return_unclipped for episode in episodes)
+    if name == "ms_pacman":  # and so do lives
+        assert any(lost for _, lost in slow)
+        assert any(episode.discounted_return_first_life < episode.discounted_return for episode in episodes)
+    else:
+        assert all(episode.discounted_return_first_life == episode.discounted_return for episode in episodes)
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.5, 1.0])
+def test_other_discounts(discount: float) -> None:
+    config = compose(*CONFIGS["asterix"])
+    envs = environments(config)
+    episodes = play(fake_values(envs[0].num_actions), envs, config.env.stack, discount, clip=False)
+    for episode, env in zip(episodes, environments(config), strict=True):
+        assert_close(episode, slow_episode(env, config.env.stack, discount, clip=False)[0])
+    if discount == 1:
+        assert [episode.discounted_return for episode in episodes] == [episode.episode_return for episode in episodes]
+
+
+def test_values_see_only_running_games() -> None:
+    """States of all running games in one call, fewer as games end, and none twice."""
+    config = compose(*CONFIGS["asterix"])
+    envs = environments(config)
+    values, sizes = fake_values(envs[0].num_actions), []
+
+    def recorded(states: np.ndarray) -> np.ndarray:
+        sizes.append(len(states))
+        return values(states)
+
+    episodes = play(recorded, envs, config.env.stack, 0.99, clip=False)
+    lengths = [episode.length for episode in episodes]
+    assert sizes == [sum(length > t for length in lengths) for t in range(max(lengths))]
+
+
+def evaluate(config: Config, *steps: int) -> list[Episode]:
+    """The evaluation at the last of these steps, by an evaluator that has done the others before. The two first actions
+    are enough."""
+    evaluator = Evaluator(config)
+    for step in steps:
+        episodes = evaluator(fake_values(actions=2), step)
+    return episodes
+
+
+EVALUATED = {
+    "asterix": CONFIGS["asterix"],
+    "chain": CONFIGS["chain"],
+    "cartpole": CONFIGS["cartpole"],
+    "atari": ("env=asterix", "env.options.max_frames=160", "evaluation.episodes=2"),
+}
+
+
+@pytest.mark.parametrize("name", EVALUATED)
+def test_an_evaluation_depends_on_seed_and_step(name: str) -> None:
+    config = compose(*EVALUATED[name])
+    expected = evaluate(config, 1000)
+    assert evaluate(config, 1000) == expected
+    assert evaluate(config, 2000) != expected
+    assert evaluate(compose(*EVALUATED[name], "seed=1"), 1000) != expected
+    assert evaluate(compose(*EVALUATED[name], "algo=dqn", "probe.seed=3", "probe.states=2"), 1000) == expected
+
+
+@pytest.mark.parametrize("name", EVALUATED)
+def test_an_evaluation_does_not_depend_on_those_before(name: str) -> None:
+    """A run that is continued, or evaluates less often, must see the same games at the same step."""
+    config = compose(*EVALUATED[name])
+    assert evaluate(config, 500, 1000) == evaluate(config, 1000)
+    assert evaluate(config, 500, 700, 1000) == evaluate(config, 700, 1000)
+
+
+def test_an_evaluation_plays_the_stated_streams() -> None:
+    """Game i of the evaluation at a step has its own stream, so that fewer episodes are the first of more."""
+    config = compose(*EVALUATED["chain"])
+    fewer = compose(*EVALUATED["chain"][:1], "evaluation.episodes=5", *EVALUATED["chain"][2:])
+    episodes = evaluate(config, 1000)
+    assert evaluate(fewer, 1000) == episodes[:5]
+    for i, episode in enumerate(episodes):
+        env = make_env(config.env, np.random.default_rng(0))
+        env.seed(stream(config.seed, "evaluation", 1000, i))
+        assert_close(episode, slow_episode(env, 1, config.algo.discount, clip=True)[0])
+
+
+def test_the_paper_s_numbers() -> None:
+    config = compose("env=seaquest")
+    assert (config.evaluation.episodes, config.evaluation.every) == (20, 10_000)
+    assert (config.probe.states, config.probe.every) == (50, 100_000)
+
+
+PROBED = {
+    "env=minatar/asterix": (50, 4, 10, 10),
+    "env=chain": (50, 8),
+    "env=gymnasium": (50, 4),
+    "env=asterix": (50, 4, 84, 84),
+}
+
+
+@pytest.mark.parametrize("env", PROBED)
+def test_probes_are_the_same_in_every_run(env: str) -> None:
+    states = make_probes(compose(env)).states
+    assert states.shape == PROBED[env]
+    np.testing.assert_array_equal(make_probes(compose(env, "algo=ens_dqn", "seed=5")).states, states)
+    few = make_probes(compose(env, "probe.states=7", "evaluation.episodes=3", "seed=1")).states
+    np.testing.assert_array_equal(few, states[:7])
+    other = make_probes(compose(env, "probe.states=7", "probe.seed=1")).states
+    assert not np.array_equal(other, few)
+    assert len({state.tobytes() for state in states}) >= 8  # resets differ; the chain has 8 states
+
+
+def test_probes_are_initial_states() -> None:
+    """Blank frames, then the first one: what an agent sees at its first decision."""
+    config = compose("env=asterix", "probe.states=5")
+    states = make_probes(config).states
+    assert not states[:, :3].any()
+    env = make_env(config.env, np.random.default_rng(0))
+    for i, state in enumerate(states):
+        env.seed(stream(config.probe.seed, "probe", i))
+        np.testing.assert_array_equal(state[3], env.reset()[0])
+
+
+def test_only_the_chain_knows_the_truth() -> None:
+    probes = make_probes(compose("env=chain"))
+    table = make_env(compose("env=chain").env, np.random.default_rng(0)).all_true_q(0.99)  # type: ignore[attr-defined]
+    assert probes.true_q is not None
+    np.testing.assert_array_equal(probes.true_q, table[probes.states.argmax(1)])
+    discounted = make_probes(compose("env=chain", "algo.discount=0.9")).true_q
+    assert discounted is not None and (discounted < probes.true_q).all()
+    for env in ("env=minatar/asterix", "env=gymnasium", "env=asterix"):
+        assert make_probes(compose(env, "probe.states=2")).true_q is None
