@@ -110,7 +110,7 @@ class QNetwork:
         states = x.shape[-4]
         if shared:  # all members read the same states: their first layers are one convolution with K times the filters
             weight, bias = params["conv0.weight"], params["conv0.bias"]
-            x = x.contiguous(memory_format=torch.channels_last)
+            x = _fast_layout(x)
             x = F.relu(F.conv2d(x, weight.flatten(0, 1), bias.flatten(), self._strides[0]))
         else:
             x = x.transpose(0, 1).flatten(1, 2)  # [N, K * C, H, W]
@@ -119,17 +119,22 @@ class QNetwork:
             return torch.stack(
                 [self._finish_looped(params, member, k, first) for k, member in enumerate(x.chunk(members, dim=1))]
             )
-        x = x.contiguous(memory_format=torch.channels_last)
+        x = _fast_layout(x)
         for i in range(first, len(self._strides)):
             weight, bias = params[f"conv{i}.weight"], params[f"conv{i}.bias"]
             x = F.relu(F.conv2d(x, weight.flatten(0, 1), bias.flatten(), self._strides[i], groups=members))
         return x.unflatten(1, (members, -1)).permute(1, 0, 3, 4, 2).flatten(2)
 
     def _finish_looped(self, params: Params, x: Tensor, k: int, first: int) -> Tensor:
-        x = x.contiguous(memory_format=torch.channels_last)
+        x = _fast_layout(x)
         for i in range(first, len(self._strides)):
             x = F.relu(F.conv2d(x, params[f"conv{i}.weight"][k], params[f"conv{i}.bias"][k], self._strides[i]))
         return x.permute(0, 2, 3, 1).flatten(1)
+
+
+def _fast_layout(x: Tensor) -> Tensor:
+    """Channels last, which convolutions of many states prefer; for a single state the conversion does not pay."""
+    return x.contiguous(memory_format=torch.channels_last) if len(x) > 1 else x
 
 
 def _dense(params: Params, name: str, x: Tensor) -> Tensor:

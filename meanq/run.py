@@ -18,9 +18,10 @@ from meanq.config import CONFIG_DIR, Config, ConfigError, from_omegaconf
 from meanq.record import read_status, run_directory
 from meanq.sweep import CONFIG_NAME, Plan, expand_seed_ranges, hydra_arguments, plan, register_schema, run_label
 
-# Exit codes of runs, in the process that has the command line: a sweep goes on after a failure, and the exit code
-# tells. None in a process that a launcher started: there a failure is raised, so that the launcher sees it.
-_codes: list[int] | None = None
+# The process that has the command line, and the exit codes of runs in it: there a sweep goes on after a failure, and the
+# exit code tells. In a process that a launcher started a failure is raised, so that the launcher sees it.
+_command_line_process = 0
+_codes: list[int] = []
 
 
 class RunFailedError(RuntimeError):
@@ -34,7 +35,7 @@ def job(composed: DictConfig) -> None:
         composed.label = run_label(composed.algo.name, HydraConfig.get().overrides.task)
     config = from_omegaconf(composed)
     code = execute(config)
-    if _codes is not None:
+    if os.getpid() == _command_line_process:
         _codes.append(code)
     elif code:
         raise RunFailedError(f"{run_directory(config)}: failed; its status.json has the traceback")
@@ -80,12 +81,10 @@ def complain(error: ConfigError) -> None:
 
 def main() -> None:
     """The command line."""
-    sys.path.insert(
-        0, str(Path.cwd())
-    )  # so that rules and environments of one's own can be imported, as with python -m
+    sys.path.insert(0, str(Path.cwd()))  # so that the console script, too, can import rules and environments from here
     register_schema()
-    global _codes
-    _codes = []
+    global _command_line_process
+    _command_line_process = os.getpid()
     planned: Plan | None = None
     try:
         if "COMP_LINE" in os.environ:  # the shell asks for completions

@@ -15,7 +15,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from meanq.config import CONFIG_DIR, Config, ConfigError, closest, from_omegaconf
 from meanq.record import check_directory, run_directory
@@ -78,8 +78,11 @@ def plan(arguments: Sequence[str]) -> Plan | None:
     overrides = options.overrides
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(options.config_dir or CONFIG_DIR), version_base="1.3"):
+        with initialize_config_dir(str(Path(options.config_path or CONFIG_DIR).absolute()), version_base="1.3"):
             jobs = _jobs(overrides, bool(options.multirun))
+            if options.config_dir:  # a directory of one's own, beside ours
+                search = f"hydra.searchpath=['file://{Path(options.config_dir).absolute()}']"
+                jobs = [[search, *job] for job in jobs]
             composed = [(compose(options.config_name or CONFIG_NAME, job), job) for job in jobs]
             if options.cfg:
                 return None
@@ -199,6 +202,8 @@ def _one_line(error: Exception) -> str:
     if group:
         groups = [path.name for path in CONFIG_DIR.iterdir() if path.is_dir()]
         return f"{group[1]}: there is no such group{closest(group[1], groups)}"
+    if isinstance(error, MissingMandatoryValue) and where:
+        return f"{where[1]}: it has no default; write {where[1]}=..."
     if isinstance(error, OverrideParseException):
         return " ".join(str(error).split("See https")[0].split())
     lines = [line.strip() for line in text.splitlines() if line.strip()]

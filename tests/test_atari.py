@@ -377,6 +377,18 @@ def test_a_saved_game_goes_on_exactly(game: str, steps: int) -> None:
                 assert env.state_dict()["frames"] == other.state_dict()["frames"]
 
 
+def test_a_life_lost_right_after_restoring() -> None:
+    env = make("breakout")
+    env.reset()
+    for action in random_actions(env, seed=0, count=500):
+        before = env.state_dict()
+        if env.step(action).life_lost:
+            break
+    other = make("breakout", seed=1)
+    other.load_state_dict(before)
+    assert other.step(action).life_lost
+
+
 @pytest.mark.parametrize("game", ["assault", "kung_fu_master", "breakout"])
 def test_a_game_does_not_depend_on_the_games_before(game: str) -> None:
     """Evaluations reuse their emulators, and must be functions of the seed and the step alone."""

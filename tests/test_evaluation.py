@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meanq.config import Config
-from meanq.envs import Environment, make_env
+from meanq.envs import Environment, Step, make_env
 from meanq.evaluation import Episode, Evaluator, make_probes, play
 from meanq.rng import stream
 from tests.helpers import compose
@@ -101,6 +101,46 @@ def test_all_at_once_equals_one_after_another(name: str) -> None:
         assert any(episode.discounted_return_first_life < episode.discounted_return for episode in episodes)
     else:
         assert all(episode.discounted_return_first_life == episode.discounted_return for episode in episodes)
+
+
+class Script(Environment):
+    """Plays what is written: a reward for each step, and which steps lose a life."""
+
+    num_actions = 2
+    frame_shape = (1,)
+    frame_dtype = np.dtype(np.float32)
+
+    def __init__(self, rewards: list[float], lost: list[int]) -> None:
+        super().__init__(np.random.default_rng(0))
+        self._rewards, self._lost, self._t = rewards, lost, 0
+
+    def reset(self) -> np.ndarray:
+        self._t = 0
+        return np.zeros(1, dtype=np.float32)
+
+    def step(self, action: int) -> Step:
+        self._t += 1
+        last = self._t == len(self._rewards)
+        return Step(np.full(1, self._t, np.float32), self._rewards[self._t - 1], last, False, self._t - 1 in self._lost)
+
+
+def test_sums_by_hand() -> None:
+    """The reward of the step that loses the first life counts towards that life."""
+    envs = [Script([3.0, -2.0, 0.5, 4.0], lost=[1, 2]), Script([-5.0], lost=[])]
+    values = np.array([[1.0, 2.0], [5.0, 0.0]])  # two members: the mean prefers action 0
+
+    episodes = play(lambda states: np.repeat(values[:, None], len(states), axis=1), envs, 1, discount=0.5, clip=True)
+    assert episodes == [
+        Episode(
+            episode_return=5.5,
+            discounted_return=1 - 0.5 + 0.125 + 0.125,
+            discounted_return_unclipped=3 - 1 + 0.125 + 0.5,
+            discounted_return_first_life=1 - 0.5,
+            length=4,
+            value=3.0,
+        ),
+        Episode(-5.0, -1.0, -5.0, -1.0, 1, 3.0),
+    ]
 
 
 @pytest.mark.parametrize("discount", [0.0, 0.5, 1.0])

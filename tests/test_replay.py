@@ -371,6 +371,17 @@ def test_a_slot_drawn_twice_from_a_shared_tree_gets_the_mean() -> None:
     assert np.bincount(drawn).tolist() == [300, 100]  # (1 + 2 + 6) / 3 against 1
 
 
+@pytest.mark.parametrize("trees", [1, 2])
+def test_a_transition_without_error_can_still_be_drawn(trees: int) -> None:
+    replay = make_replay(4, priority_trees=trees)
+    fill(replay, 4)
+    batch = draw_everything(replay, rows=trees)
+    replay.update_priorities(batch.indices, np.zeros(batch.indices.shape))
+    batch = draw_everything(replay, rows=trees)
+    assert all(set(row) == {0, 1, 2, 3} for row in numbers_of(batch))
+    assert (batch.weights == 1).all()
+
+
 def test_rows_draw_independently_and_in_proportion() -> None:
     """50,000 stratified draws with 3 rows of 10 from one tree; the statistic rejects other priorities."""
     replay = make_replay(40)

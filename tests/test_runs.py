@@ -15,7 +15,6 @@ from meanq.record import write_atomically
 from tests.training import SHORT, SilentReporter, make_run, train, weights
 
 DETERMINISTIC = ("evaluations.csv", "training.csv", "probes.npz", "weights.safetensors", "config.yaml")
-CARTPOLE = ("env=gymnasium", "algo.first_update=64", "total_steps=400", "evaluation.episodes=1")
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -198,13 +197,15 @@ class Corridor(Environment):
 def test_an_environment_named_by_its_import_path_trains(tmp_path: Path) -> None:
     run = train(
         tmp_path,
-        *CARTPOLE,
+        "env=custom",
         "env.kind=tests.test_runs.Corridor",
-        "env.id=corridor",
-        "~env.options.make",
+        "env.name=corridor",
         "+env.options.length=4",
-        "algo.interactions_per_update=1",
-        "total_steps=1500",
+        "algo.first_update=64",
+        "algo.epsilon.steps=600",
+        "algo.ensemble_size=2",
+        "evaluation.episodes=1",
+        "total_steps=1200",
     )
     assert run.directory.parts[-3] == "corridor"
     assert [e.episode_return for e in run.last_evaluation] == [1.0]

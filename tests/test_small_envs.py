@@ -80,6 +80,7 @@ def test_true_values_of_the_current_state() -> None:
         if not outcome.terminal:
             np.testing.assert_array_equal(env.true_q(0.99), table[outcome.frame.argmax()])
     assert seen == set(range(8))
+    env.reset()
     assert not np.array_equal(env.true_q(0.9), env.true_q(0.99))
 
 

@@ -90,3 +90,14 @@ def test_two_runs_in_one_directory_are_refused(tmp_path: Path) -> None:
     register_schema()
     with pytest.raises(ConfigError, match="the same directory"):
         plan(["-m", "algo=meanq,dqn", "label=mine", f"root={tmp_path}"])
+
+
+def test_an_algorithm_file_of_ones_own_needs_no_edit_of_the_package(tmp_path: Path) -> None:
+    register_schema()
+    own = tmp_path / "my_conf" / "algo"
+    own.mkdir(parents=True)
+    (own / "pair.yaml").write_text("defaults:\n  - maxmin\n  - _self_\n\nname: pair\nensemble_size: 2\n")
+    planned = plan(["--config-dir", str(tmp_path / "my_conf"), "algo=pair", f"root={tmp_path}"])
+    assert planned is not None
+    (config,) = planned.configs
+    assert (config.label, config.algo.bootstrap, config.algo.ensemble_size) == ("pair", "min", 2)

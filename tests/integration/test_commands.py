@@ -1,0 +1,188 @@
+"""The command line as a user has it: processes, terminals, interrupts, launchers, and the README's own commands."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pexpect
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROJECT)}
+TINY = (
+    "total_steps=150",
+    "algo.first_update=50",
+    "evaluation.episodes=1",
+    "probe.states=2",
+    "algo.ensemble_size=2",
+)
+# Games must end for an evaluation to end.
+SHORT_GAMES = {"atari": "env.options.max_frames=200", "minatar": "env.options.max_steps=30"}
+
+
+def run(*arguments: str, cwd: Path, **options) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "meanq.run", *arguments]
+    return subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, **options)
+
+
+def states(root: Path) -> dict[str, str]:
+    found = root.rglob("status.json")
+    return {str(path.parent.relative_to(root)): json.loads(path.read_text())["state"] for path in found}
+
+
+def readme_commands() -> list[str]:
+    text = (PROJECT / "README.md").read_text()
+    blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line.startswith("python -m meanq.run")]
+
+
+def readme_files(directory: Path) -> None:
+    """Write the files that the README shows, under the names it gives them."""
+    text = (PROJECT / "README.md").read_text()
+    for name, body in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL):
+        (directory / name).write_text(body)
+
+
+@pytest.mark.parametrize("command", readme_commands())
+def test_a_command_of_the_readme(command: str, tmp_path: Path) -> None:
+    """As written, with fewer steps and seeds: only what makes it long is changed."""
+    readme_files(tmp_path)
+    arguments = shlex.split(command)[3:]
+    if "--cfg" in arguments:
+        result = run(*arguments, cwd=tmp_path)
+        assert result.returncode == 0 and "learning_rate: 6.25e-05" in result.stdout
+        assert "${" not in result.stdout, "values, not references to values"
+        return
+    arguments = ["seed=0-1" if a == "seed=0-4" else a for a in arguments if not a.startswith("total_steps")]
+    tiny = [t for t in TINY if t.split("=")[0] not in {a.split("=")[0] for a in arguments}]
+    kind = "atari" if "env=seaquest" in arguments else "minatar"
+    own = any(a.startswith(("env=chain", "env=gymnasium", "env=custom")) for a in arguments)
+    if any(a.startswith("algo=dqn,") for a in arguments) or "algo=avg_dqn" in arguments:
+        tiny = [t for t in tiny if not t.startswith("algo.ensemble_size")]
+    result = run(*arguments, *tiny, *([] if own else [SHORT_GAMES[kind]]), cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    found = states(tmp_path / "runs")
+    expected = 1
+    for argument in arguments:
+        expected *= len(argument.partition("=")[2].split(",")) if "-m" in arguments else 1
+        expected *= 2 if argument == "seed=0-1" else 1
+    assert len(found) == expected and set(found.values()) == {"finished"}
+    assert result.stdout.count("finished") >= 1 and "\x1b[" not in result.stdout
+
+
+def test_the_readme_has_its_commands() -> None:
+    assert len(readme_commands()) >= 8
+    assert "@@" not in (PROJECT / "README.md").read_text(), "real output is pasted"
+
+
+def test_a_sweep_again_skips_what_is_finished(tmp_path: Path) -> None:
+    arguments = ("-m", "env=chain", "algo=dqn,meanq", "seed=0-1", *TINY[:-1])
+    assert run(*arguments, cwd=tmp_path).returncode == 0
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.csv")}
+    assert len(before) == 4 * 3
+    again = run(*arguments, cwd=tmp_path)
+    assert again.returncode == 0 and again.stdout.count("is finished already: skipped") == 4
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.csv")} == before
+
+
+def test_a_failing_run_does_not_stop_the_others(tmp_path: Path) -> None:
+    (tmp_path / "rules.py").write_text(
+        "def broken(q):\n    raise RuntimeError('on purpose')\n\ndef mean(q):\n    return q.mean(0)\n"
+    )
+    result = run("-m", "env=chain", "algo.bootstrap=rules.broken,rules.mean", *TINY, cwd=tmp_path)
+    assert result.returncode == 1
+    found = states(tmp_path / "runs")
+    assert sorted(found.values()) == ["failed", "finished"]
+    (failed,) = (name for name, state in found.items() if state == "failed")
+    assert "on purpose" in json.loads((tmp_path / "runs" / failed / "status.json").read_text())["traceback"]
+
+
+def test_an_interrupt_leaves_complete_tables(tmp_path: Path) -> None:
+    arguments = ["env=chain", "total_steps=10000000", "evaluation.every=200", "log_every=100", *TINY[1:]]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "meanq.run", *arguments],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.rglob("evaluations.csv")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err and "stopped" in err and "interrupted" in out
+    (directory,) = (path.parent for path in tmp_path.rglob("status.json"))
+    assert json.loads((directory / "status.json").read_text())["state"] == "interrupted"
+    for name in ("evaluations.csv", "training.csv"):
+        lines = (directory / name).read_text().splitlines()
+        assert len(lines) > 1 and len({line.count(",") for line in lines}) == 1
+    assert not list(directory.glob(".*")), "no temporary file is left behind"
+
+
+def test_a_terminal_shows_a_progress_bar(tmp_path: Path) -> None:
+    arguments = ["-m", "meanq.run", "env=chain", *TINY]
+    environment = {**ENVIRONMENT, "TERM": "xterm-256color", "COLUMNS": "140"}
+    child = pexpect.spawn(sys.executable, arguments, cwd=str(tmp_path), env=environment, timeout=120, encoding="utf-8")
+    child.setwinsize(40, 140)
+    child.expect("steps/s")
+    child.expect("ETA")
+    child.expect("eps")
+    child.expect("last return")
+    child.expect("finished")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
+def test_help_lists_the_choices_and_imports_no_torch(tmp_path: Path) -> None:
+    result = run("--help", cwd=tmp_path)
+    assert result.returncode == 0
+    for word in ("meanq_no_target", "minatar", "seaquest", "ensemble_size"):
+        assert word in result.stdout
+    probe = (
+        "import sys; sys.argv = ['meanq', '--help']\n"
+        "from meanq.run import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print('heavy:', [name for name in ('torch', 'gymnasium', 'ale_py', 'wandb', 'pandas') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", probe]
+    out = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60).stdout
+    assert "heavy: []" in out
+
+
+def test_the_console_script_completes(tmp_path: Path) -> None:
+    script = Path(sys.executable).with_name("meanq")
+    assert script.exists(), "pip install -e . makes it"
+    environment = {**ENVIRONMENT, "COMP_LINE": "meanq seed=0-4 algo=mean", "COMP_POINT": "24", "COMP_TYPE": "9"}
+    command = [str(script), "--shell-completion", "query=bash"]
+    out = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert {"algo=meanq", "algo=meanq_no_target"} <= set(out.stdout.split()), out.stderr
+
+
+def test_the_console_script_runs(tmp_path: Path) -> None:
+    script = Path(sys.executable).with_name("meanq")
+    command = [str(script), "-m", "env=chain", "seed=0-1", *TINY]
+    result = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert sorted(states(tmp_path / "runs").values()) == ["finished", "finished"]
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_launcher_in_other_processes(broken: bool, tmp_path: Path) -> None:
+    """submitit's local executor: the same path that a cluster's jobs take."""
+    (tmp_path / "rules.py").write_text("def broken(q):\n    raise RuntimeError('on purpose')\n")
+    rule = ["algo.bootstrap=rules.broken"] if broken else []
+    launcher = ["hydra/launcher=submitit_local", "hydra.launcher.timeout_min=5"]
+    result = run("-m", *launcher, "env=chain", "seed=0-1", *TINY, *rule, cwd=tmp_path)
+    assert (result.returncode != 0) == broken, result.stderr
+    assert set(states(tmp_path / "runs").values()) == {"failed" if broken else "finished"}
