@@ -35,8 +35,8 @@ class Evaluator:
         """The episodes of the evaluation at this interaction."""
         config = self._config
         generators = [stream(config.seed, "evaluation", step, i) for i in range(config.evaluation.episodes)]
-        if not self._envs:
-            self._envs = [make_env(config.env, generator) for generator in generators]
+        if not self._envs:  # made with a generator of their own: making an environment may draw from it
+            self._envs = [make_env(config.env, stream(config.seed, "evaluation")) for _ in generators]
         for env, generator in zip(self._envs, generators, strict=True):
             env.seed(generator)
         return play(values, self._envs, config.env.stack, config.algo.discount, config.env.clip_rewards)
@@ -53,7 +53,7 @@ def play(values: Values, envs: Sequence[Environment], stack: int, discount: floa
     factor = 1.0  # discount ** length
     while running:
         q = values(np.stack([stacks[i].state for i in running])).mean(0)  # [running, A]
-        if factor == 1.0 and episodes[running[0]].length == 0:
+        if episodes[running[0]].length == 0:
             for i, value in zip(running, q.max(-1), strict=True):
                 episodes[i].value = float(value)
         still = []
@@ -92,11 +92,9 @@ class Probes:
 def make_probes(config: Config) -> Probes:
     """The initial states of `probe.states` resets."""
     states, truths = [], []
-    env: Environment | None = None
+    env = make_env(config.env, stream(config.probe.seed, "probe"))
     for i in range(config.probe.states):
-        generator = stream(config.probe.seed, "probe", i)
-        env = env or make_env(config.env, generator)
-        env.seed(generator)
+        env.seed(stream(config.probe.seed, "probe", i))
         frames = FrameStack(config.env.stack, env.frame_shape, env.frame_dtype)
         states.append(frames.start(env.reset()))
         truths.append(env.true_q(config.algo.discount))

@@ -18,8 +18,8 @@ from meanq.config import CONFIG_DIR, Config, ConfigError, from_omegaconf
 from meanq.record import read_status, run_directory
 from meanq.sweep import CONFIG_NAME, Plan, expand_seed_ranges, hydra_arguments, plan, register_schema, run_label
 
-# The process that has the command line, and the exit codes of runs in it: there a sweep goes on after a failure, and the
-# exit code tells. In a process that a launcher started a failure is raised, so that the launcher sees it.
+# The process that has the command line, and the exit codes of runs in it: there a sweep goes on after a failure, and
+# the exit code tells. In a process that a launcher started a failure is raised, so that the launcher sees it.
 _command_line_process = 0
 _codes: list[int] = []
 

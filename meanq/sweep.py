@@ -193,10 +193,10 @@ def _one_line(error: Exception) -> str:
         if key in _field_names(Config):  # a dictionary, given new entries
             return f"{key}: new entries need a plus sign; write +{key}.name=value"
         return f"{key}: there is no such field{closest(key, _field_names(Config))}"
-    invalid = re.search(r"Value '(.*?)'.*? could not be converted to (\w+)", text, re.DOTALL)
+    invalid = re.search(r"Value '(.*?)'.*? (?:could not be converted to|is not a valid) (\w+)", text, re.DOTALL)
     where = re.search(r"full_key: (\S+)", text)
     if invalid and where:
-        kinds = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
+        kinds = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
         return f"{where[1]}={invalid[1]}: write {kinds.get(invalid[2], invalid[2])}"
     group = re.search(r"Could not override '([^']+)'\.\s*No match in the defaults list", text)
     if group:

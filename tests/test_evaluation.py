@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meanq.config import Config
-from meanq.envs import Environment, Step, make_env
+from meanq.envs import Environment, FrameStack, Step, make_env
 from meanq.evaluation import Episode, Evaluator, make_probes, play
 from meanq.rng import stream
 from tests.helpers import compose
@@ -141,6 +141,18 @@ def test_sums_by_hand() -> None:
         ),
         Episode(-5.0, -1.0, -5.0, -1.0, 1, 3.0),
     ]
+
+
+def test_an_episode_starts_with_blank_frames() -> None:
+    frames = FrameStack(3, (2, 1, 1), np.dtype(np.uint8))
+    for first in (10, 50):  # the second episode sees nothing of the first
+        states = [frames.start(np.full((2, 1, 1), first)).ravel().tolist()]
+        states += [frames.push(np.full((2, 1, 1), first + t)).ravel().tolist() for t in range(1, 5)]
+        assert states == [
+            [0, 0, 0, 0, first, first],
+            [0, 0, first, first, first + 1, first + 1],
+            *([t, t, t + 1, t + 1, t + 2, t + 2] for t in range(first, first + 3)),
+        ]
 
 
 @pytest.mark.parametrize("discount", [0.0, 0.5, 1.0])

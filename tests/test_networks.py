@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,12 +49,14 @@ class Member(nn.Module):
 
     def __init__(self, config: NetworkConfig, shape: tuple[int, ...], *, dueling: bool) -> None:
         super().__init__()
+        self.margin = math.inf  # how close to zero an input of a rectifier came
         channels, self.image = shape[0], len(shape) == 3
         self.convolutions = nn.ModuleList()
         for conv in config.convolutions:
             self.convolutions.append(nn.Conv2d(channels, conv.channels, conv.kernel, conv.stride))
             channels = conv.channels
-        features = self.features(torch.zeros(1, *shape)).shape[1]
+        with torch.no_grad():
+            features = self.features(torch.zeros(1, *shape)).shape[1]
         self.dense = nn.ModuleList()
         for width in config.dense:
             self.dense.append(nn.Linear(features, width))
@@ -65,10 +68,15 @@ class Member(nn.Module):
             self.for_advantage = nn.Linear(features, config.hidden)
             self.advantage = nn.Linear(config.hidden, ACTIONS)
 
+    def rectify(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():  # without gradients nothing jumps at zero
+            self.margin = min(self.margin, x.detach().abs().min().item())
+        return F.relu(x)
+
     def features(self, states: Tensor) -> Tensor:
         x = states.float() / 255 if self.image else states
         for convolution in self.convolutions:
-            x = F.relu(convolution(x))
+            x = self.rectify(convolution(x))
         if self.convolutions:
             x = x.permute(0, 2, 3, 1)  # y, x, channel
         return x.flatten(1)
@@ -76,11 +84,11 @@ class Member(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         x = self.features(states)
         for layer in self.dense:
-            x = F.relu(layer(x))
-        value = self.value(F.relu(self.for_value(x)))
+            x = self.rectify(layer(x))
+        value = self.value(self.rectify(self.for_value(x)))
         if not self.dueling:
             return value
-        advantage = self.advantage(F.relu(self.for_advantage(x)))
+        advantage = self.advantage(self.rectify(self.for_advantage(x)))
         return value + advantage - advantage.mean(1, keepdim=True)
 
     def stacked(self, part: Callable[[nn.Parameter], Any]) -> Params:
@@ -136,15 +144,23 @@ def random_states(name: str, *leading: int, seed: int = 0) -> Tensor:
     return torch.randint(256, shape, generator=generator, dtype=torch.uint8)
 
 
-def assert_params_close(actual: Params, expected: Params) -> None:
-    """In norm, for each member's tensors. They mostly agree to 1e-6, but where a rectifier's input is within rounding
-    of zero (one in some hundred million), it may pass in one computation and not in the other."""
+def clear_of_kinks(members: list[Member]) -> bool:
+    """No rectifier's input was so close to zero that another order of summation could change its sign, and with that
+    a gradient. Such draws (perhaps one in three) are no comparison of programs: tests draw again."""
+    return min(member.margin for member in members) > 3e-7
+
+
+SEEDS = range(1, 100)
+
+
+def assert_params_close(actual: Params, expected: Params, tolerance: float = 1e-4) -> None:
+    """In norm, for each member's tensors."""
     assert set(actual) == set(expected)
     for name, tensor in actual.items():
         assert tensor.shape == expected[name].shape
         for k, (one, other) in enumerate(zip(tensor, expected[name], strict=True)):
             difference, scale = (one - other).norm().item(), other.norm().item()
-            assert scale > 0 and difference <= 0.01 * scale, f"{name} of member {k}: {difference} of {scale}"
+            assert scale > 0 and difference <= tolerance * scale, f"{name} of member {k}: {difference} of {scale}"
 
 
 def gradients(params: Params) -> Params:
@@ -175,17 +191,19 @@ def test_values_and_gradients_are_those_of_separate_modules(
     name: str, dueling: bool, members: int, shared: bool, convolution_path: str
 ) -> None:
     network = make_network(name, dueling=dueling)
-    params = random_params(network, members, seed=1)
-    modules = make_members(name, params, dueling=dueling)
-    states = random_states(name, BATCH) if shared else random_states(name, members, BATCH)
+    for seed in SEEDS:
+        params = random_params(network, members, seed)
+        modules = make_members(name, params, dueling=dueling)
+        states = random_states(name, *(() if shared else (members,)), BATCH, seed=seed)
+        expected = torch.stack([module(states if shared else states[k]) for k, module in enumerate(modules)])
+        if clear_of_kinks(modules):
+            break
     factors = torch.randn(members, BATCH, ACTIONS, generator=torch.Generator().manual_seed(2))  # every Q counts
+    (expected * factors).sum().backward()
 
     leaves = {n: p.requires_grad_() for n, p in params.items()}
     q = network(leaves, states)
     (q * factors).sum().backward()
-    expected = torch.stack([module(states if shared else states[k]) for k, module in enumerate(modules)])
-    (expected * factors).sum().backward()
-
     assert q.shape == (members, BATCH, ACTIONS)
     torch.testing.assert_close(q, expected, rtol=1e-4, atol=1e-5)
     assert_params_close(gradients(leaves), gather(modules, lambda p: p.grad))
@@ -271,37 +289,50 @@ MAX_NORM = 0.5
 STEP = {"learning_rate": 0.01, "adam_epsilon": 0.1, "max_gradient_norm": MAX_NORM}
 
 
-class Loop:
-    """MeanQ, Ens-DQN or Bootstrapped DQN without lagging weights: one module and one optimiser per member."""
+@dataclass
+class LoopStep:
+    """What a step of the loop over members did."""
 
-    def __init__(self, members: list[Member], bootstrap: str) -> None:
+    errors: Tensor  # [K, B]
+    losses: Tensor  # [K]
+    norms: Tensor  # [K], before clipping
+    clipped: Params
+    weights: Params
+
+
+class Loop:
+    """An ensemble without lagging weights whose target is the mean: one module and one optimiser per member."""
+
+    def __init__(self, members: list[Member]) -> None:
         self.members = members
-        self.bootstrap = bootstrap
         self.optimisers = [
             torch.optim.Adam(m.parameters(), lr=STEP["learning_rate"], eps=STEP["adam_epsilon"], foreach=False)
             for m in members
         ]
 
-    def learn(self, batch: Batch) -> tuple[list[Tensor], list[float], list[float]]:
-        """One step of every member; absolute errors, losses and gradient norms."""
+    def learn(self, batch: Batch) -> LoopStep:
         errors, losses, norms = [], [], []
-        rows = [k if len(batch.states) > 1 else 0 for k in range(len(self.members))]
-        for k, r in enumerate(rows):
-            member = self.members[k]
+        for k, member in enumerate(self.members):
+            r = k if len(batch.states) > 1 else 0
             with torch.no_grad():
-                choices = [member] if self.bootstrap == "own" else self.members
-                value = torch.stack([m(batch.next_states[r]) for m in choices]).mean(0).max(1).values
+                value = torch.stack([m(batch.next_states[r]) for m in self.members]).mean(0).max(1).values
             y = batch.returns[r] + batch.discounts[r] * value
             taken = member(batch.states[r])[torch.arange(BATCH), batch.actions[r]]
             loss = (batch.weights[r] * (y - taken) ** 2).mean()
             member.zero_grad()
             loss.backward()
             errors.append((y - taken).detach().abs())
-            losses.append(loss.item())
-            norms.append(nn.utils.clip_grad_norm_(member.parameters(), MAX_NORM).item())
+            losses.append(loss.detach())
+            norms.append(nn.utils.clip_grad_norm_(member.parameters(), MAX_NORM))
         for optimiser in self.optimisers:  # only now: all targets are made with the weights before the step
             optimiser.step()
-        return errors, losses, norms
+        return LoopStep(
+            errors=torch.stack(errors),
+            losses=torch.stack(losses),
+            norms=torch.stack(norms),
+            clipped=gather(self.members, lambda p: p.grad),
+            weights=gather(self.members, lambda p: p.detach()),
+        )
 
 
 @pytest.mark.parametrize(
@@ -313,49 +344,54 @@ def test_learning_is_that_of_a_loop_over_members(name: str, dueling: bool, algo:
     """Two steps of Adam with each member's gradient clipped by itself."""
     config = algo_config(algo, ensemble_size=members, dueling=dueling, target_network=None, **STEP)
     network = make_network(name, dueling=dueling)
-    params = random_params(network, members, seed=1)
-    before = {n: p.clone() for n, p in params.items()}
-    loop = Loop(make_members(name, params, dueling=dueling), config.bootstrap)
+    rows = members if config.minibatch == "independent" else 1
+    for seed in SEEDS:
+        params = random_params(network, members, seed)
+        before = {n: p.clone() for n, p in params.items()}
+        loop = Loop(make_members(name, params, dueling=dueling))
+        batches = [make_batch(name, rows, seed=200 * seed + step) for step in range(2)]
+        expected = [loop.learn(batch) for batch in batches]
+        if clear_of_kinks(loop.members):
+            break
     agent = Agent(config, network, params, torch.device("cpu"))
-    all_norms = []
-    for seed in range(2):
-        batch = make_batch(name, members if algo == "meanq" else 1, seed)
+    for batch, step in zip(batches, expected, strict=True):
         learned = agent.learn(batch)
-        errors, losses, norms = loop.learn(batch)
-        all_norms += norms
-        expected_errors = torch.stack(errors) if algo == "meanq" else torch.stack(errors).mean(0, keepdim=True)
-        torch.testing.assert_close(learned.errors, expected_errors, rtol=1e-3, atol=1e-4)
-        assert learned.loss.item() == pytest.approx(np.mean(losses), rel=1e-3)
-        assert learned.gradient_norm.item() == pytest.approx(np.mean(norms), rel=1e-3)
-        assert_params_close(gradients(agent.online), gather(loop.members, lambda p: p.grad))
-        after = gather(loop.members, lambda p: p.detach())
-        assert_params_close(moves(agent.online, before), moves(after, before))
-    assert max(all_norms) > MAX_NORM  # clipped
-    if members > 1 and algo == "meanq":
-        assert min(all_norms) < MAX_NORM  # not clipped
+        errors = step.errors if rows == members else step.errors.mean(0, keepdim=True)
+        torch.testing.assert_close(learned.errors, errors, rtol=1e-3, atol=1e-4)
+        assert learned.loss.item() == pytest.approx(step.losses.mean().item(), rel=1e-3)
+        assert learned.gradient_norm.item() == pytest.approx(step.norms.mean().item(), rel=1e-3)
+        assert_params_close(gradients(agent.online), step.clipped, tolerance=1e-3)
+        assert_params_close(moves(agent.online, before), moves(step.weights, before), tolerance=1e-2)
+    norms = torch.cat([step.norms for step in expected])
+    assert norms.max() > MAX_NORM  # clipped
+    if rows > 1:
+        assert norms.min() < MAX_NORM  # not clipped
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_member_learns_the_same_in_any_ensemble(name: str) -> None:
     """Member 0 alone and as the first of five: same gradient and same weights, if its target is its own."""
-    generators = [member_generator(0, k) for k in range(5)]
     network = make_network(name)
-    five = network.init(generators)
-    one = {n: p[:1].clone() for n, p in five.items()}
-    batch = make_batch(name, 5, seed=0)
+    for seed in SEEDS:
+        five = network.init([member_generator(seed, k) for k in range(5)])
+        one = {n: p[:1].clone() for n, p in five.items()}
+        batch = make_batch(name, 5, seed)
+        (reference,) = make_members(name, one, dueling=True)
+        reference(batch.states[0])
+        if clear_of_kinks([reference]):
+            break
+    before = {n: p.clone() for n, p in one.items()}
     first_row = Batch(**{field: value[:1] for field, value in vars(batch).items()})
-    agents = []
+    online = []
     for params, rows in ((five, batch), (one, first_row)):
-        algo = algo_config("bootstrapped_dqn", ensemble_size=len(params["hidden.bias"]), **STEP)
+        algo = algo_config("bootstrapped_dqn", ensemble_size=len(rows.states), **STEP)
         agent = Agent(algo, network, params, torch.device("cpu"))
-        for _ in range(3):
-            agent.learn(rows)
-        agents.append(agent)
-    of_five, alone = agents
-    assert_params_close({n: g[:1] for n, g in gradients(of_five.online).items()}, gradients(alone.online))
-    before = network.init([member_generator(0, 0)])
-    first_of_five = {n: p[:1] for n, p in of_five.online.items()}
-    assert_params_close(moves(first_of_five, before), moves(alone.online, before))
+        agent.learn(rows)
+        online.append(agent.online)
+    of_five, alone = online
+    assert_params_close({n: g[:1] for n, g in gradients(of_five).items()}, gradients(alone))
+    first_of_five = {n: p[:1] for n, p in of_five.items()}
+    assert_params_close(moves(first_of_five, before), moves(alone, before), tolerance=1e-2)
 
 
 # Initial weights

@@ -204,8 +204,10 @@ def test_an_environment_named_by_its_import_path_trains(tmp_path: Path) -> None:
         "algo.first_update=64",
         "algo.epsilon.steps=600",
         "algo.ensemble_size=2",
+        "algo.discount=0.8",
         "evaluation.episodes=1",
         "total_steps=1200",
+        "threads=1",
     )
     assert run.directory.parts[-3] == "corridor"
     assert [e.episode_return for e in run.last_evaluation] == [1.0]

@@ -358,7 +358,7 @@ class Countdown(Environment):
         return Step(frame, self.left + self.bonus, self.left == 0, False, False)
 
 
-OWN = ("env=gymnasium", f"env.kind={__name__}.Countdown", "env.id=mine", "~env.options.make")
+OWN = ("env=custom", f"env.kind={__name__}.Countdown", "env.name=mine")
 
 
 def test_an_environment_of_one_s_own() -> None:

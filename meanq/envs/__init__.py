@@ -66,13 +66,25 @@ class Environment(ABC):
 def make_env(config: EnvConfig, generator: np.random.Generator) -> Environment:
     """A fresh environment; `env.options` are its keyword arguments."""
     factory = env_factory(config)
+    signature = inspect.signature(factory)
     try:
-        inspect.signature(factory).bind(id=config.id, generator=generator, **config.options)
+        signature.bind(id=config.id, generator=generator, **config.options)
     except TypeError as error:
-        raise ConfigError(
-            f"env.options={config.options}: {config.kind} environments do not take these ({error})"
-        ) from None
+        message = f"env.options={config.options}: {config.kind} environments do not take these ({error})"
+        raise ConfigError(message) from None
+    if config.kind in KINDS:  # what others accept is for them to say
+        for name, value in config.options.items():
+            _check_option(name, value, signature.parameters[name].annotation)
     return factory(id=config.id, generator=generator, **config.options)
+
+
+def _check_option(name: str, value: Any, wanted: Any) -> None:
+    if wanted is bool and not isinstance(value, bool):
+        raise ConfigError(f"env.options.{name}={value}: write true or false")
+    if wanted in (int, float):
+        number = isinstance(value, int if wanted is int else (int, float)) and not isinstance(value, bool)
+        if not number or value < 0:
+            raise ConfigError(f"env.options.{name}={value}: write a {'whole ' * (wanted is int)}number, 0 or more")
 
 
 class FrameStack:

@@ -37,6 +37,11 @@ class Atari(Environment):
         rom = ale_py.roms.get_rom_path(id)
         assert rom is not None
         self._ale.loadROM(rom)
+        if frame_skip < 1 or screen_size < 1:
+            raise ConfigError(f"env.options: frame_skip={frame_skip}, screen_size={screen_size}: write 1 or more")
+        # In a few games (Assault) a reset leaves traces of the game before, so each game starts from this state.
+        self._ale.reset_game()
+        self._fresh = self._ale.cloneState(include_rng=True)
         self._actions = self._ale.getMinimalActionSet()
         self._frame_skip = frame_skip
         self._size = (screen_size, screen_size)
@@ -48,14 +53,18 @@ class Atari(Environment):
         self.frame_shape = (1, screen_size, screen_size)
 
     def reset(self) -> np.ndarray:
-        self._ale.reset_game()
+        self._restart()
         for _ in range(int(self.generator.integers(self._noop_max)) if self._noop_max else 0):
             self._ale.act(ale_py.Action.NOOP)
             if self._ale.game_over():
-                self._ale.reset_game()
+                self._restart()
         self._lives = self._ale.lives()
         self._ale.getScreenGrayscale(self._screens[0])
         return self._resize(self._screens[0])
+
+    def _restart(self) -> None:
+        self._ale.reset_game()
+        self._ale.restoreState(self._fresh)
 
     def step(self, action: int) -> Step:
         reward = 0.0
@@ -80,10 +89,6 @@ class Atari(Environment):
 
     def _resize(self, screen: np.ndarray) -> np.ndarray:
         return cv2.resize(screen, self._size, interpolation=cv2.INTER_AREA)[None]
-
-    def render(self) -> np.ndarray:
-        """The screen in colour, [height, width, 3]."""
-        return self._ale.getScreenRGB()
 
     def state_dict(self) -> dict[str, Any]:
         state = self._ale.cloneState(include_rng=True)

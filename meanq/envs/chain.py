@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from meanq.config import ConfigError
 from meanq.envs import Environment, Step
 
 
@@ -28,6 +29,11 @@ class Chain(Environment):
         max_steps: int = 100,
     ) -> None:
         super().__init__(generator)
+        if length < 1 or actions < 1 or not 0 <= slip <= 1:
+            raise ConfigError(
+                f"env.options: length={length}, actions={actions}, slip={slip}: write a length and a number of actions "
+                "of 1 or more, and a slip from 0 to 1"
+            )
         self._length = length
         self._slip = slip
         self._noise = reward_noise

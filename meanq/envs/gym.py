@@ -21,7 +21,7 @@ class Gymnasium(Environment):
             raise ConfigError(f"env.id={id}: gymnasium cannot make it ({_one_line(error)})") from None
         actions, observations = self._env.action_space, self._env.observation_space
         if not isinstance(actions, gymnasium.spaces.Discrete):
-            raise ConfigError(f"env.id={id}: its actions are {actions}; only discrete actions are supported")
+            raise ConfigError(f"env.id={id}: its actions are {_one_line(actions)}; only discrete actions are supported")
         self._shape: tuple[int, ...]
         self._one_hot: int | None  # the first integer, where observations are integers
         if isinstance(observations, gymnasium.spaces.Discrete):
@@ -30,7 +30,7 @@ class Gymnasium(Environment):
             self._shape, self._one_hot = observations.shape, None
         else:
             raise ConfigError(
-                f"env.id={id}: its observations are {observations}; only arrays and integers are supported"
+                f"env.id={id}: its observations are {_one_line(observations)}; only arrays and integers are supported"
             )
         self._first_action = int(actions.start)
         self.num_actions = int(actions.n)
@@ -70,5 +70,5 @@ class Gymnasium(Environment):
         return np.asarray(observation, dtype=np.float32).reshape(-1)
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def _one_line(thing: object) -> str:
+    return " ".join(str(thing).split())
