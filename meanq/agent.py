@@ -39,7 +39,7 @@ class Agent:
             list(self.online.values()), lr=algo.learning_rate, eps=algo.adam_epsilon, fused=True
         )
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def values(self, states: np.ndarray) -> np.ndarray:
         """Q [K, N, A] of states [N, *state] with the online weights."""
         return self._network(self.online, torch.from_numpy(states).to(self._device)).cpu().numpy()

@@ -183,6 +183,27 @@ def convolution_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     return request.param
 
 
+def check_against_modules(name: str, dueling: bool, members: int, shared: bool, size: int) -> None:
+    """Values of `size` states, and a gradient that every value has a part in."""
+    network = make_network(name, dueling=dueling)
+    for seed in SEEDS:
+        params = random_params(network, members, seed)
+        modules = make_members(name, params, dueling=dueling)
+        states = random_states(name, *(() if shared else (members,)), size, seed=seed)
+        expected = torch.stack([module(states if shared else states[k]) for k, module in enumerate(modules)])
+        if clear_of_kinks(modules):
+            break
+    factors = torch.randn(members, size, ACTIONS, generator=torch.Generator().manual_seed(2))
+    (expected * factors).sum().backward()
+
+    leaves = {n: p.requires_grad_() for n, p in params.items()}
+    q = network(leaves, states)
+    (q * factors).sum().backward()
+    assert q.shape == (members, size, ACTIONS)
+    torch.testing.assert_close(q, expected, rtol=1e-4, atol=1e-5)
+    assert_params_close(gradients(leaves), gather(modules, lambda p: p.grad))
+
+
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_member"])
 @pytest.mark.parametrize("members", [1, 2, 5])
 @pytest.mark.parametrize("dueling", [True, False], ids=["dueling", "single"])
@@ -190,23 +211,15 @@ def convolution_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 def test_values_and_gradients_are_those_of_separate_modules(
     name: str, dueling: bool, members: int, shared: bool, convolution_path: str
 ) -> None:
-    network = make_network(name, dueling=dueling)
-    for seed in SEEDS:
-        params = random_params(network, members, seed)
-        modules = make_members(name, params, dueling=dueling)
-        states = random_states(name, *(() if shared else (members,)), BATCH, seed=seed)
-        expected = torch.stack([module(states if shared else states[k]) for k, module in enumerate(modules)])
-        if clear_of_kinks(modules):
-            break
-    factors = torch.randn(members, BATCH, ACTIONS, generator=torch.Generator().manual_seed(2))  # every Q counts
-    (expected * factors).sum().backward()
+    check_against_modules(name, dueling, members, shared, BATCH)
 
-    leaves = {n: p.requires_grad_() for n, p in params.items()}
-    q = network(leaves, states)
-    (q * factors).sum().backward()
-    assert q.shape == (members, BATCH, ACTIONS)
-    torch.testing.assert_close(q, expected, rtol=1e-4, atol=1e-5)
-    assert_params_close(gradients(leaves), gather(modules, lambda p: p.grad))
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_member"])
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_single_state_is_no_different(name: str, members: int, shared: bool, convolution_path: str) -> None:
+    """As in acting, where the layout in memory is another one."""
+    check_against_modules(name, True, members, shared, 1)
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_member"])

@@ -166,7 +166,7 @@ def episode_lists(draw: st.DrawFn) -> list[tuple[int, str]]:
     prioritized=st.booleans(),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, report_multiple_bugs=False)
 def test_every_transition_is_as_in_the_list_of_episodes(
     episodes: list[tuple[int, str]],
     multi_step: int,
@@ -309,7 +309,7 @@ SHARINGS = {  # trees, rows, prioritized
     exponent=st.sampled_from([0.0, 0.4, 1.0]),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, report_multiple_bugs=False)
 def test_priorities_draws_and_weights_follow_the_formulas(
     sharing: str, rounds: list[int], capacity: int, exponent: float, seed: int
 ) -> None:
