@@ -25,10 +25,10 @@ run: $(READY) ## train the default: MeanQ on MinAtar Asterix, a few minutes on a
 	@echo "Tables are in runs/default/minatar_asterix/meanq/seed_0; README.md says what they mean and what to try next."
 
 test: $(READY) ## every test but the slow ones in tests/integration
-	$(BIN)/python -m pytest --ignore tests/integration
+	$(BIN)/python -m pytest -n auto --ignore tests/integration
 
 integration: $(READY) ## slower tests: whole runs in processes of their own
-	$(BIN)/python -m pytest tests/integration
+	$(BIN)/python -m pytest -n auto tests/integration
 
 lint: $(READY) ## ruff (style, format) and mypy (types)
 	$(BIN)/ruff check .

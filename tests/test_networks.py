@@ -216,9 +216,13 @@ def test_values_and_gradients_are_those_of_separate_modules(
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per_member"])
 @pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("split", [True, False], ids=["split", "whole"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_single_state_is_no_different(name: str, members: int, shared: bool, convolution_path: str) -> None:
-    """As in acting, where the layout in memory is another one."""
+def test_a_single_state_is_no_different(
+    name: str, split: bool, members: int, shared: bool, convolution_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in acting, where the layout in memory is another one, and large layers are multiplied in parts."""
+    monkeypatch.setattr(networks, "_SPLIT_WEIGHTS", 0 if split else math.inf)
     check_against_modules(name, True, members, shared, 1)
 
 
