@@ -86,6 +86,13 @@ def test_the_users_own_example_is_ten_runs_of_atari(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("launcher", ["slurm", "submitit_local", "basic"])
+def test_every_launcher_composes(launcher: str, tmp_path: Path) -> None:
+    register_schema()
+    planned = plan(["-m", f"hydra/launcher={launcher}", "seed=0,1", f"root={tmp_path}"])
+    assert planned is not None and [config.label for config in planned.configs] == ["meanq", "meanq"]
+
+
 def test_two_runs_in_one_directory_are_refused(tmp_path: Path) -> None:
     register_schema()
     with pytest.raises(ConfigError, match="the same directory"):
