@@ -31,7 +31,7 @@ class Agent:
         self._rule = bootstrap_rule(algo)
         self._network = network
         self._device = device
-        self.online: Params = {name: p.to(device).requires_grad_() for name, p in params.items()}
+        self.online: Params = {name: p.detach().clone().to(device).requires_grad_() for name, p in params.items()}
         self.target: Params | None = None  # [S * K, ...], the newest snapshot first
         if algo.target_network is not None:
             self.target = {n: torch.cat([p.detach()] * algo.target_snapshots) for n, p in self.online.items()}
@@ -46,13 +46,13 @@ class Agent:
 
     def learn(self, batch: Batch) -> Learned:
         """One step of all members, towards targets computed with the weights before the step."""
-        targets = self.targets(batch)  # [R, B]; one row serves all members where they share it
+        targets = self.targets(batch)  # [K, B]
         states = batch.states if len(batch.states) > 1 else batch.states[0]
         q = self._network(self.online, states)  # [K, B, A]
         members, size = q.shape[:2]
         actions = batch.actions.expand(members, size)
         taken = q.gather(-1, actions.unsqueeze(-1)).squeeze(-1)  # [K, B]
-        errors = targets.expand(members, size) - taken
+        errors = targets - taken
         # The mean over a member's minibatch and the sum over members: a member's gradient does not depend on K.
         member_loss = (batch.weights * errors.square()).mean(1)
         self._optimiser.zero_grad(set_to_none=True)

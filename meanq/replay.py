@@ -23,7 +23,7 @@ class Batch:
 
 
 class Replay:
-    """The last `capacity` transitions, each frame stored once.
+    """About the last `capacity` transitions (a truncated episode costs one more frame), each frame stored once.
 
     A slot of the ring holds one frame and what was done there. A state is the last `stack` frames of its own episode,
     blank before the episode's start; it is rebuilt when sampled. A transition can be drawn as soon as its M-step

@@ -25,7 +25,7 @@ class SumTrees:
 
     def set(self, leaves: np.ndarray, priorities: np.ndarray | float) -> None:
         """Write priorities (broadcast to [trees, n]) at `leaves`: [n] in every tree, or [trees, n]."""
-        leaves = np.atleast_2d(leaves)
+        leaves = np.array(leaves, ndmin=2)  # a copy: it is read again when the sums are brought up to date
         self._sums[self._row, leaves + self._width] = priorities
         self._stale.append(leaves)
 
@@ -36,7 +36,7 @@ class SumTrees:
     def total(self) -> np.ndarray:
         """The sum of each tree, [trees]."""
         self._refresh()
-        return self._sums[:, 1]
+        return self._sums[:, 1].copy()
 
     def find(self, mass: np.ndarray) -> np.ndarray:
         """The leaf where the running sum of priorities first exceeds `mass`, for mass [rows, n] in [0, total).

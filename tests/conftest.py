@@ -4,6 +4,11 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import pytest
 import torch
 
-torch.set_num_threads(1)
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Before each test: a run sets the number of threads of the whole process."""
+    torch.set_num_threads(1)

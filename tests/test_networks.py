@@ -1,7 +1,7 @@
 """The batched ensemble against a plain loop over separate modules with the same weights."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,15 +24,6 @@ ACTIONS, BATCH = 3, 4
 KINDS = ("weight", "bias")
 # Small and not square, so that a slip between height and width shows; any other network gets an Atari state.
 STATE_SHAPES = {"nature": (4, 44, 52), "data_efficient": (4, 50, 75), "minatar": (4, 10, 8), "mlp": (6,)}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Layers this small are far faster so, above all while other processes want the cores too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def state_shape(name: str) -> tuple[int, ...]:

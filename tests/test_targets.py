@@ -1,7 +1,6 @@
 """Targets against explicit loops over members, minibatches and states."""
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,6 @@ from meanq.targets import RULES, next_value, own, td_target
 from tests.helpers import algo_config, compose, random_params
 
 ACTIONS, BATCH, FEATURES = 4, 12, 5
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Layers this small are far faster so, above all while other processes want the cores too."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def naive_next_value(rule: str, q_target: np.ndarray, q_choice: np.ndarray, k: int) -> float:
