@@ -143,6 +143,7 @@ def make_batched(config: Config, setting: Setting) -> Side:
         discount=algo.discount,
         priority_trees=priority_trees(algo),
         prioritized=algo.prioritized,
+        priority_exponent=algo.priority_exponent,
         generator=stream(config.seed, "replay"),
         device=device,
     )
@@ -150,8 +151,7 @@ def make_batched(config: Config, setting: Setting) -> Side:
     def learn() -> None:
         batch = replay.sample(algo.ensemble_size, algo.batch_size, IMPORTANCE_EXPONENT)
         learned = agent.learn(batch)
-        priorities = learned.errors.cpu().numpy().astype(np.float64) ** algo.priority_exponent
-        replay.update_priorities(batch.indices, priorities)
+        replay.update_priorities(batch.indices, learned.errors.cpu().numpy().astype(np.float64))
 
     return Side(
         RandomGame(setting, stream(config.seed, "env")),

@@ -41,6 +41,7 @@ class Replay:
         discount: float,
         priority_trees: int,
         prioritized: bool,
+        priority_exponent: float,
         generator: np.random.Generator,
         device: torch.device,
     ) -> None:
@@ -49,6 +50,7 @@ class Replay:
         self.multi_step = multi_step
         self.discount = discount
         self.prioritized = prioritized
+        self.priority_exponent = priority_exponent
         self.device = device
         self._generator = generator
         self._slots = ring_slots(capacity, stack)
@@ -112,16 +114,16 @@ class Replay:
             weights /= weights.max(axis=1, keepdims=True)
         return self._gather(indices, weights)
 
-    def update_priorities(self, indices: np.ndarray, priorities: np.ndarray) -> None:
-        """Set the priorities [R, B] of drawn transitions. With one tree, a slot drawn twice gets the mean."""
+    def update_priorities(self, indices: np.ndarray, errors: np.ndarray) -> None:
+        """Set the priorities of drawn transitions from their errors [R, B]; with one tree, from a slot's mean error."""
         if not self.prioritized:
             return
         if len(self._max_priority) == 1:
             slots, inverse = np.unique(indices.ravel(), return_inverse=True)
-            mean = np.bincount(inverse, weights=priorities.ravel()) / np.bincount(inverse)
-            indices, priorities = slots[None], mean[None]
+            mean = np.bincount(inverse, weights=errors.ravel()) / np.bincount(inverse)
+            indices, errors = slots[None], mean[None]
         # A transition with no error left must stay drawable.
-        priorities = np.maximum(priorities, 1e-8)
+        priorities = np.maximum(errors, 1e-8) ** self.priority_exponent
         self._trees.set(indices, priorities)
         np.maximum(self._max_priority, priorities.max(axis=1), out=self._max_priority)
 

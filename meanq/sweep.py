@@ -103,7 +103,7 @@ def hydra_arguments(arguments: Sequence[str]) -> list[str]:
     options = list(expanded)
     for override in parsed.overrides:
         options.remove(override)
-    if parsed.cfg and not parsed.resolve:
+    if parsed.cfg == "job" and not parsed.resolve:
         options.append("--resolve")
     return options + parsed.overrides
 

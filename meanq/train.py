@@ -96,6 +96,7 @@ class Run:
             discount=algo.discount,
             priority_trees=priority_trees(algo),
             prioritized=algo.prioritized,
+            priority_exponent=algo.priority_exponent,
             generator=stream(seed, "replay"),
             device=self.device,
         )
@@ -201,8 +202,7 @@ class Run:
         with self._clock.time("learn"):
             learned = self.agent.learn(batch)
         with self._clock.time("sample"):
-            priorities = learned.errors.cpu().numpy().astype(np.float64) ** algo.priority_exponent
-            self.replay.update_priorities(batch.indices, priorities)
+            self.replay.update_priorities(batch.indices, learned.errors.cpu().numpy().astype(np.float64))
         self._window.append(learned)
 
     def _probe(self) -> None:

@@ -173,6 +173,7 @@ def test_replays_draw_the_same_minibatches(network: str, members: int) -> None:
         discount=config.algo.discount,
         priority_trees=members,
         prioritized=True,
+        priority_exponent=1.0,
         generator=np.random.default_rng(3),
         device=CPU,
     )

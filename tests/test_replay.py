@@ -33,6 +33,7 @@ def make_replay(capacity: int, **changes: Any) -> Replay:
         "discount": 0.9,
         "priority_trees": 1,
         "prioritized": True,
+        "priority_exponent": 1.0,
         "generator": np.random.default_rng(3),
         "device": torch.device("cpu"),
     }
@@ -369,6 +370,16 @@ def test_a_slot_drawn_twice_from_a_shared_tree_gets_the_mean() -> None:
     replay.update_priorities(np.array([[zero, zero], [one, zero]]), np.array([[1.0, 2.0], [1.0, 6.0]]))
     drawn = numbers_of(replay.sample(1, 400, 0.4))[0]
     assert np.bincount(drawn).tolist() == [300, 100]  # (1 + 2 + 6) / 3 against 1
+
+
+def test_the_exponent_applies_to_the_mean_error() -> None:
+    replay = make_replay(4, priority_exponent=0.5)
+    fill(replay, 2)
+    batch = draw_everything(replay)
+    zero, one = (batch.indices[numbers_of(batch) == number][0] for number in (0, 1))
+    replay.update_priorities(np.array([[zero, zero], [one, zero]]), np.array([[1.0, 2.0], [12.0, 6.0]]))
+    drawn = numbers_of(replay.sample(1, 300, 0.4))[0]
+    assert np.bincount(drawn).tolist() == [100, 200]  # sqrt(3) against sqrt(12)
 
 
 @pytest.mark.parametrize("trees", [1, 2])
