@@ -121,7 +121,7 @@ def _parse(arguments: Sequence[str]) -> Namespace:
 
 
 def _compose_all(name: str, jobs: Sequence[Sequence[str]]) -> list[Config]:
-    """The typed configuration of every job. Composing takes a quarter of a second, so seeds of one run share it."""
+    """The typed configuration of every job. Composing takes some tenths of a second, so seeds share it."""
     configs = []
     composed: dict[tuple[str, ...], Config] = {}
     for job in jobs:
