@@ -133,7 +133,7 @@ def make_batched(config: Config, setting: Setting) -> Side:
     network = QNetwork(setting.state_shape, NUM_ACTIONS, config.network, dueling=algo.dueling, scale=setting.scale)
     params = network.init([member_generator(config.seed, k) for k in range(algo.ensemble_size)])
     device = torch.device("cpu")
-    agent = Agent(algo, network, params, device)
+    agent = Agent(algo, network, params, device, torch.Generator(device).manual_seed(0))
     replay = Replay(
         capacity=TRANSITIONS,
         frame_shape=setting.frame_shape,

@@ -1,23 +1,25 @@
 """Acting and learning for a whole ensemble at once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from meanq.augmentation import random_shift
 from meanq.config import AlgoConfig, bootstrap_rule
 from meanq.networks import Params, QNetwork
 from meanq.replay import Batch
-from meanq.targets import next_value, td_target
+from meanq.targets import next_actions
+from meanq.values import make_value_form
 
 
 @dataclass
 class Learned:
     """What one gradient step leaves behind; tensors, so that a GPU need not be waited for."""
 
-    errors: Tensor  # [R, B], the absolute TD error that priorities are made of; averaged over members that share
+    errors: Tensor  # [R, B], what priorities are made of; averaged over members that share a minibatch
     loss: Tensor  # mean over members
     mean_q: Tensor  # of the actions taken
     gradient_norm: Tensor  # mean over members, before clipping
@@ -26,11 +28,15 @@ class Learned:
 class Agent:
     """K members: online weights, lagging weights, and their optimiser."""
 
-    def __init__(self, algo: AlgoConfig, network: QNetwork, params: Params, device: torch.device) -> None:
+    def __init__(
+        self, algo: AlgoConfig, network: QNetwork, params: Params, device: torch.device, generator: torch.Generator
+    ) -> None:
         self._algo = algo
         self._rule = bootstrap_rule(algo)
+        self._value = make_value_form(algo, device)
         self._network = network
         self._device = device
+        self._generator = generator  # of noisy weights and shifted images; lives on the device
         self.online: Params = {name: p.detach().clone().to(device).requires_grad_() for name, p in params.items()}
         self.target: Params | None = None  # [S * K, ...], the newest snapshot first
         if algo.target_network is not None:
@@ -40,62 +46,90 @@ class Agent:
         )
 
     @torch.inference_mode()
-    def values(self, states: np.ndarray) -> np.ndarray:
-        """Q [K, N, A] of states [N, *state] with the online weights."""
-        return self._network(self.online, torch.from_numpy(states).to(self._device)).cpu().numpy()
+    def values(self, states: np.ndarray, *, explore: bool = False) -> np.ndarray:
+        """Q [K, N, A] of states [N, *state] with the online weights; with fresh noise in them only to explore."""
+        params = self._network.perturb(self.online, self._generator) if explore else self.online
+        outputs = self._network(params, torch.from_numpy(states).to(self._device))
+        return self._value.expectation(outputs).cpu().numpy()
 
     def learn(self, batch: Batch) -> Learned:
         """One step of all members, towards targets computed with the weights before the step."""
-        targets = self.targets(batch)  # [K, B]
+        if self._algo.random_shift:
+            pixels, generator = self._algo.random_shift, self._generator
+            batch = replace(
+                batch,
+                states=random_shift(batch.states, pixels, generator),
+                next_states=random_shift(batch.next_states, pixels, generator),
+            )
+        targets, confidence = self.targets(batch)  # [K, B(, Z)], [K, B] or None
         states = batch.states if len(batch.states) > 1 else batch.states[0]
-        q = self._network(self.online, states)  # [K, B, A]
-        members, size = q.shape[:2]
-        actions = batch.actions.expand(members, size)
-        taken = q.gather(-1, actions.unsqueeze(-1)).squeeze(-1)  # [K, B]
-        errors = targets - taken
+        outputs = self._network(self._network.perturb(self.online, self._generator), states)  # [K, B, A(, Z)]
+        members, size = outputs.shape[:2]
+        taken = self._value.at(outputs, batch.actions.expand(members, size))
+        losses, errors = self._value.losses(taken, targets)  # [K, B]
+        weights = batch.weights
+        for factor in (confidence, batch.masks):
+            if factor is not None:
+                weights = weights * factor
         # The mean over a member's minibatch and the sum over members: a member's gradient does not depend on K.
-        member_loss = (batch.weights * errors.square()).mean(1)
+        member_loss = (weights * losses).mean(1)
         self._optimiser.zero_grad(set_to_none=True)
         member_loss.sum().backward()
         norms = self._clip_gradients()
         self._optimiser.step()
-        absolute = errors.detach().abs()
         return Learned(
-            errors=absolute if len(batch.states) == members else absolute.mean(0, keepdim=True),
+            errors=errors if len(batch.states) == members else errors.mean(0, keepdim=True),
             loss=member_loss.detach().mean(),
-            mean_q=taken.detach().mean(),
+            mean_q=self._value.expectation(taken.detach()).mean(),
             gradient_norm=norms.mean(),
         )
 
     @torch.no_grad()
-    def targets(self, batch: Batch) -> Tensor:
-        """y [K, B]."""
-        q_target = self._next_values(self.online if self.target is None else self.target, batch)
-        q_online = self._next_values(self.online, batch) if self._algo.double else None
-        value = next_value(self._rule, q_target, q_online)
-        return td_target(batch.returns.expand_as(value), batch.discounts.expand_as(value), value)
+    def targets(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """What members should learn [K, B(, Z)], and how far to trust it [K, B] (SUNRISE; None: wholly).
 
-    def _next_values(self, params: Params, batch: Batch) -> Tensor:
-        """Next states' values [E, R, B, A] as a bootstrap rule reads them: R = K minibatches, E members evaluating."""
+        Networks that take part are noisy each in its own way: those that evaluate, that choose, and that learn.
+        """
+        outputs = self._next_outputs(self.online if self.target is None else self.target, batch)
+        q_choice = q = self._value.expectation(outputs)  # [E, R, B, A]
+        if self._algo.double:
+            q_choice = self._value.expectation(self._next_outputs(self.online, batch))
+        confidence = None
+        if self._algo.confidence_temperature:
+            # How far members disagree on the next state's value, each by the action of its own choice.
+            values = torch.take_along_dim(q, q_choice.argmax(-1, keepdim=True), -1).squeeze(-1)  # [E, R, B]
+            std = values.std(0, correction=0 if self._algo.ensemble_std == "population" else 1)
+            doubt = std * (batch.discounts > 0)  # after a terminal the target is certain
+            confidence = torch.sigmoid(-doubt * self._algo.confidence_temperature) + 0.5
+        actions = next_actions(self._rule, q_choice)
+        returns, discounts = batch.returns.expand_as(actions), batch.discounts.expand_as(actions)
+        return self._value.target(self._rule, outputs, actions, returns, discounts), confidence
+
+    def _next_outputs(self, params: Params, batch: Batch) -> Tensor:
+        """Next states' outputs [E, R, B, A(, Z)] as a rule reads them: R = K minibatches, E members evaluating."""
         members = self._algo.ensemble_size
         rows, size = batch.actions.shape
         states = batch.next_states
-        snapshots = len(params["hidden.bias"]) // members
+        params = self._network.perturb(params, self._generator)
+        snapshots = self._network.members(params) // members
+        all_members = self._rule.all_members or bool(self._algo.confidence_temperature)
         if rows == 1:  # all members evaluate the one minibatch they share
-            q = self._network(params, states[0])
-        elif self._rule.all_members:  # all members evaluate all minibatches
-            q = self._network(params, states.flatten(0, 1))
+            outputs = self._network(params, states[0])
+        elif all_members:  # all members evaluate all minibatches
+            outputs = self._network(params, states.flatten(0, 1))
         else:  # each evaluates its own
-            q = self._network(params, states.repeat(snapshots, *[1] * (states.dim() - 1)))
-        q = q.unflatten(0, (snapshots, members))
-        q = q.mean(0) if snapshots > 1 else q[0]  # [K, N, A]
-        if not self._rule.all_members:
-            return q.unsqueeze(0)  # [1, K, B, A]
-        return q.unflatten(1, (rows, size)).expand(members, members if rows == 1 else rows, size, -1)
+            outputs = self._network(params, states.repeat(snapshots, *[1] * (states.dim() - 1)))
+        outputs = outputs.unflatten(0, (snapshots, members))
+        outputs = self._network.average(outputs, 0) if snapshots > 1 else outputs[0]  # [K, N, A(, Z)]
+        if not all_members:
+            return outputs.unsqueeze(0)  # [1, K, B, A(, Z)]
+        outputs = outputs.unflatten(1, (rows, size))
+        return outputs.expand(members, members if rows == 1 else rows, size, *outputs.shape[3:])
 
     def _clip_gradients(self) -> Tensor:
         """Scale each member's gradient to the maximum norm at most; the norms [K] before."""
-        gradients = [p.grad for p in self.online.values() if p.grad is not None]
+        members = self._algo.ensemble_size
+        gradients = [p.grad.unflatten(0, (members, -1)) for p in self.online.values() if p.grad is not None]
         norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients]).norm(dim=0)
         scale = (self._algo.max_gradient_norm / (norms + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
@@ -112,11 +146,12 @@ class Agent:
             self.target[name] = torch.cat([online.detach(), kept])
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, lagging weights, optimiser."""
+        """Weights, lagging weights, optimiser, noise."""
         return {
             "online": {name: p.detach().clone() for name, p in self.online.items()},
             "target": None if self.target is None else {name: p.clone() for name, p in self.target.items()},
             "optimiser": self._optimiser.state_dict(),
+            "generator": self._generator.get_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -127,3 +162,4 @@ class Agent:
         if self.target is not None:
             self.target = {name: p.clone() for name, p in state["target"].items()}
         self._optimiser.load_state_dict(state["optimiser"])
+        self._generator.set_state(state["generator"])

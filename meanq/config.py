@@ -51,6 +51,8 @@ class HyperparametersConfig:
     replay_capacity: int = MISSING
     target_period: int = MISSING
     epsilon_steps: int = MISSING
+    value_min: float = MISSING
+    value_max: float = MISSING
 
 
 @dataclass
@@ -70,6 +72,8 @@ class EnvConfig:
     evaluate_every: int = MISSING
     probe_every: int = MISSING
     vanilla: HyperparametersConfig = field(default_factory=HyperparametersConfig)
+    main: HyperparametersConfig = field(default_factory=HyperparametersConfig)
+    canonical: HyperparametersConfig = field(default_factory=HyperparametersConfig)
 
 
 @dataclass
@@ -93,13 +97,24 @@ class AlgoConfig:
     target_network: int | None = None
     target_snapshots: int = MISSING
     minibatch: str = MISSING
+    mask_probability: float = MISSING
+    confidence_temperature: float | None = None
     prioritized: bool = MISSING
     priorities: str = MISSING
     priority_exponent: float = MISSING
     importance_start: float = MISSING
     importance_end: float = MISSING
+    value: str = MISSING
+    atoms: int = MISSING
+    value_min: float = MISSING
+    value_max: float = MISSING
     dueling: bool = MISSING
+    noisy: bool = MISSING
+    noise: float = MISSING
+    parallel_networks: int = MISSING
     exploration: str = MISSING
+    ucb_lambda: float = MISSING
+    ensemble_std: str = MISSING
     epsilon: EpsilonConfig = field(default_factory=EpsilonConfig)
     discount: float = MISSING
     multi_step: int = MISSING
@@ -111,6 +126,7 @@ class AlgoConfig:
     learning_rate: float = MISSING
     adam_epsilon: float = MISSING
     max_gradient_norm: float = MISSING
+    random_shift: int = MISSING
 
 
 @dataclass
@@ -157,6 +173,10 @@ class Config:
     logger: LoggerConfig = field(default_factory=LoggerConfig)
 
 
+# In conf/: ${if:condition,then,otherwise}, for a default that follows another field.
+OmegaConf.register_new_resolver("if", lambda condition, then, otherwise: then if condition else otherwise, replace=True)
+
+
 def from_omegaconf(config: DictConfig) -> Config:
     """The plain typed object of a composed configuration, every interpolation resolved, checked."""
     typed = OmegaConf.to_object(config)
@@ -187,7 +207,9 @@ def import_object(path: str, what: str) -> Any:
 
 MINIBATCHES = ("independent", "shared")
 PRIORITIES = ("per_member", "shared")
-EXPLORATIONS = ("epsilon_greedy", "episode_member")
+VALUES = ("scalar", "categorical")
+EXPLORATIONS = ("epsilon_greedy", "episode_member", "ucb", "greedy")
+ENSEMBLE_STDS = ("population", "sample")
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -214,6 +236,9 @@ def check(config: Config) -> None:
         ("algo.interactions_per_update", algo.interactions_per_update, 1),
         ("algo.gradient_steps", algo.gradient_steps, 1),
         ("algo.epsilon.steps", algo.epsilon.steps, 1),
+        ("algo.atoms", algo.atoms, 2),
+        ("algo.parallel_networks", algo.parallel_networks, 1),
+        ("algo.random_shift", algo.random_shift, 0),
         ("threads", 1 if config.threads is None else config.threads, 1),
     ):
         _require(value >= least, name, value, f"write {least} or more")
@@ -224,18 +249,29 @@ def check(config: Config) -> None:
         ("algo.importance_start", algo.importance_start),
         ("algo.importance_end", algo.importance_end),
         ("algo.priority_exponent", algo.priority_exponent),
+        ("algo.mask_probability", algo.mask_probability),
     ):
         _require(0 <= fraction <= 1, name, fraction, "write a number from 0 to 1")
     for name, positive in (
         ("algo.learning_rate", algo.learning_rate),
         ("algo.adam_epsilon", algo.adam_epsilon),
         ("algo.max_gradient_norm", algo.max_gradient_norm),
+        ("algo.noise", algo.noise),
+        ("algo.mask_probability", algo.mask_probability),
     ):
         _require(0 < positive < math.inf, name, positive, "write a number above 0")
+    _require(0 <= algo.ucb_lambda < math.inf, "algo.ucb_lambda", algo.ucb_lambda, "write 0 or more")
+    temperature = algo.confidence_temperature
+    if temperature is not None:
+        _require(0 < temperature < math.inf, "algo.confidence_temperature", temperature, "write above 0, or null")
+    for name, bound in (("algo.value_min", algo.value_min), ("algo.value_max", algo.value_max)):
+        _require(math.isfinite(bound), name, bound, "write a number")
     for name, chosen, choices in (
         ("algo.minibatch", algo.minibatch, MINIBATCHES),
         ("algo.priorities", algo.priorities, PRIORITIES),
+        ("algo.value", algo.value, VALUES),
         ("algo.exploration", algo.exploration, EXPLORATIONS),
+        ("algo.ensemble_std", algo.ensemble_std, ENSEMBLE_STDS),
     ):
         _require(chosen in choices, name, chosen, f"write {' or '.join(choices)}")
     if algo.target_network is not None:
@@ -272,12 +308,40 @@ def _check_combinations(config: Config) -> None:
         f"algo.bootstrap={algo.bootstrap} needs at least {rule.min_members} members",
     )
     _require(
-        algo.double is False or algo.target_network is not None,
+        algo.value == "scalar" or rule.combine is not None,
+        "algo.bootstrap",
+        algo.bootstrap,
+        "this rule says nothing of distributions: write algo.value=scalar, or make it a BootstrapRule with `combine`",
+    )
+    _require(
+        algo.value_min < algo.value_max,
+        "algo.value_max",
+        algo.value_max,
+        f"write more than algo.value_min={algo.value_min}",
+    )
+    _require(
+        algo.double is False or algo.target_network is not None or algo.noisy,
         "algo.double",
         algo.double,
-        "without a target network the same weights choose and evaluate: write algo.double=false, "
+        "without a target network or noise the same weights choose and evaluate: write algo.double=false, "
         "or give algo.target_network a period",
     )
+    _require(
+        algo.noisy or algo.exploration != "greedy",
+        "algo.exploration",
+        algo.exploration,
+        "without noisy weights a greedy agent never explores: write algo.exploration=epsilon_greedy",
+    )
+    for name, chosen, uses_std in (
+        ("algo.exploration", algo.exploration, algo.exploration == "ucb"),
+        ("algo.confidence_temperature", algo.confidence_temperature, algo.confidence_temperature is not None),
+    ):
+        _require(
+            not uses_std or algo.ensemble_std == "population" or algo.ensemble_size > 1,
+            name,
+            chosen,
+            "one member has no sample standard deviation: write algo.ensemble_std=population",
+        )
     for name, text in (("study", config.study), ("label", config.label or "label"), ("env.name", config.env.name)):
         parts = PurePosixPath(text).parts
         _require(

@@ -1,4 +1,4 @@
-"""Which action to try: greedy on values of the ensemble, with a random action now and then."""
+"""Which action to try: greedy on values of the ensemble, on an optimistic bound of them, or at random now and then."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,29 +14,44 @@ def linear(schedule: EpsilonConfig, step: int) -> float:
     return schedule.start + (schedule.end - schedule.start) * progress
 
 
+def random_share(algo: AlgoConfig, step: int) -> float:
+    """The probability of a random action at this interaction; noise or UCB explore without any."""
+    return linear(algo.epsilon, step) if algo.exploration in ("epsilon_greedy", "episode_member") else 0.0
+
+
+def upper_bound(q: np.ndarray, ucb_lambda: float, ensemble_std: str) -> np.ndarray:
+    """mean_k Q_k + lambda std_k Q_k (Chen et al. 2017), from values [K, A]."""
+    return q.mean(0) + ucb_lambda * q.std(0, ddof=0 if ensemble_std == "population" else 1)
+
+
 class Explorer:
-    """Epsilon-greedy on the ensemble's mean, or on one member that acts for a whole episode."""
+    """Greedy on a score of the actions: the ensemble's mean, its upper bound, or one member of this episode."""
 
     def __init__(self, algo: AlgoConfig, num_actions: int, actions: np.random.Generator, members: np.random.Generator):
-        self._schedule = algo.epsilon
+        self._algo = algo
         self._num_actions = num_actions
-        self._ensemble_size = algo.ensemble_size
-        self._one_member = algo.exploration == "episode_member"
         self._actions = actions
         self._members = members
         self._member = 0
 
     def start_episode(self) -> None:
         """Pick the member that acts in this episode."""
-        if self._one_member:
-            self._member = int(self._members.integers(self._ensemble_size))
+        if self._algo.exploration == "episode_member":
+            self._member = int(self._members.integers(self._algo.ensemble_size))
 
     def act(self, step: int, values: Callable[[], np.ndarray]) -> int:
         """An action, from values() [K, A], which is called only where it is needed."""
-        if self._actions.random() < linear(self._schedule, step):
+        share = random_share(self._algo, step)
+        if share > 0 and self._actions.random() < share:
             return int(self._actions.integers(self._num_actions))
-        q = values()
-        return int((q[self._member] if self._one_member else q.mean(0)).argmax())
+        return int(self._score(values()).argmax())
+
+    def _score(self, q: np.ndarray) -> np.ndarray:
+        if self._algo.exploration == "episode_member":
+            return q[self._member]
+        if self._algo.exploration == "ucb":
+            return upper_bound(q, self._algo.ucb_lambda, self._algo.ensemble_std)
+        return q.mean(0)
 
     def state_dict(self) -> dict[str, Any]:
         """Generators and the acting member."""

@@ -25,7 +25,11 @@ _SPLIT_WEIGHTS = 1_000_000
 
 
 class QNetwork:
-    """Values Q(s, a) of K members: convolutions, dense layers, then one stream or two (dueling)."""
+    """Values of K members: convolutions, dense layers (noisy or not), then one stream or two (dueling).
+
+    With `atoms`, a value is a distribution and the output is its log-probabilities. With `parallel` > 1, a member is
+    that many networks side by side and its output their mean.
+    """
 
     def __init__(
         self,
@@ -35,10 +39,17 @@ class QNetwork:
         *,
         dueling: bool,
         scale: float,
+        atoms: int | None = None,
+        noise: float | None = None,
+        parallel: int = 1,
     ) -> None:
         self.state_shape = state_shape
         self.num_actions = num_actions
         self.dueling = dueling
+        self._atoms = atoms
+        self._noise = noise  # sigma_0 of noisy layers; None: none are noisy
+        self._parallel = parallel
+        self._noisy_layers: dict[str, tuple[int, int, int]] = {}  # name -> streams, fan-in, fan-out of each
         self._scale = scale  # states are multiplied by it: 1/255 for pixels
         self._strides = [c.stride for c in config.convolutions]
         self._shapes: dict[str, tuple[tuple[int, ...], int]] = {}  # name -> shape of one member, fan-in
@@ -49,10 +60,10 @@ class QNetwork:
             features = width
         self._num_dense = len(config.dense)
         # The hidden layers of both dueling streams read the same features: one matrix holds them side by side.
-        self._add_dense("hidden", features, config.hidden * (2 if dueling else 1))
-        self._add_dense("advantage" if dueling else "value", config.hidden, num_actions)
+        self._add_dense("hidden", features, config.hidden, streams=2 if dueling else 1)
+        self._add_dense("advantage" if dueling else "value", config.hidden, num_actions * (atoms or 1))
         if dueling:
-            self._add_dense("value", config.hidden, 1)
+            self._add_dense("value", config.hidden, atoms or 1)
 
     def _add_convolutions(self, config: NetworkConfig) -> int:
         if not config.convolutions:
@@ -77,22 +88,76 @@ class QNetwork:
             channels = conv.channels
         return channels * height * width
 
-    def _add_dense(self, name: str, fan_in: int, fan_out: int) -> None:
-        self._shapes[f"{name}.weight"] = (fan_in, fan_out), fan_in
-        self._shapes[f"{name}.bias"] = (1, fan_out), fan_in
+    def _add_dense(self, name: str, fan_in: int, fan_out: int, streams: int = 1) -> None:
+        self._shapes[f"{name}.weight"] = (fan_in, streams * fan_out), fan_in
+        self._shapes[f"{name}.bias"] = (1, streams * fan_out), fan_in
+        if self._noise is not None:
+            self._noisy_layers[name] = streams, fan_in, fan_out
+
+    @property
+    def multiply_adds(self) -> int:
+        """Of one member that evaluates one state; of one of its networks where it has several."""
+        dense = sum(math.prod(shape) for name, (shape, _) in self._shapes.items() if _is_dense_weight(name))
+        return sum(self._conv_work) + dense
 
     def init(self, generators: Sequence[torch.Generator]) -> Params:
-        """Fresh parameters, uniform in +-1/sqrt(fan in) as PyTorch's layers; member k draws from generator k alone."""
+        """Fresh parameters, uniform in +-1/sqrt(fan in) as PyTorch's layers; member k draws from generator k alone.
+
+        The scale of a noisy layer's noise starts at sigma_0/sqrt(fan in) (Fortunato et al. 2018).
+        """
         params = {}
         for name, (shape, fan_in) in self._shapes.items():
             bound = 1 / math.sqrt(fan_in)
-            params[name] = torch.stack([torch.empty(shape).uniform_(-bound, bound, generator=g) for g in generators])
+            shape = (self._parallel, *shape)
+            params[name] = torch.cat([torch.empty(shape).uniform_(-bound, bound, generator=g) for g in generators])
+        for layer, (_, fan_in, _) in self._noisy_layers.items():
+            assert self._noise is not None
+            for name in (f"{layer}.weight", f"{layer}.bias"):
+                params[f"{name}_sigma"] = torch.full_like(params[name], self._noise / math.sqrt(fan_in))
         return params
 
+    def members(self, params: Params) -> int:
+        """How many members these parameters are of."""
+        return len(params["hidden.bias"]) // self._parallel
+
+    def perturb(self, params: Params, generator: torch.Generator) -> Params:
+        """The weights of one draw of noise, w = mu + sigma * f(e_in) f(e_out)^T with f(e) = sign(e) sqrt|e|.
+
+        The noise is independent for every member, layer and stream, and the same for all states of a batch. Weights
+        of networks that are not noisy are returned as they are. Evaluation uses the weights unperturbed: that is mu.
+        """
+        if not self._noisy_layers:
+            return params
+        members, device = len(params["hidden.bias"]), params["hidden.bias"].device
+        sizes = [streams * size for streams, *sizes in self._noisy_layers.values() for size in sizes]
+        draws = torch.randn(members, sum(sizes), generator=generator, device=device)
+        factors = iter((draws.sign() * draws.abs().sqrt()).split(sizes, dim=1))
+        perturbed = dict(params)
+        for layer, (streams, _, _) in self._noisy_layers.items():
+            for_inputs = next(factors).unflatten(1, (streams, -1)).transpose(1, 2).unsqueeze(-1)  # [K, in, streams, 1]
+            for_outputs = next(factors)  # [K, streams * out]
+            noise = (for_inputs * for_outputs.unflatten(1, (1, streams, -1))).flatten(2)  # [K, in, streams * out]
+            weight, bias = f"{layer}.weight", f"{layer}.bias"
+            perturbed[weight] = torch.addcmul(params[weight], params[f"{weight}_sigma"], noise)
+            perturbed[bias] = torch.addcmul(params[bias], params[f"{bias}_sigma"], for_outputs.unsqueeze(1))
+        return perturbed
+
+    def average(self, outputs: Tensor, dim: int) -> Tensor:
+        """The mean of values, or of distributions given as log-probabilities."""
+        if self._atoms is None:
+            return outputs.mean(dim)
+        return outputs.logsumexp(dim) - math.log(outputs.shape[dim])
+
     def __call__(self, params: Params, states: Tensor) -> Tensor:
-        """Q [K, N, A] of states [N, *state], seen by every member, or [K, N, *state], one batch per member."""
-        if len(params["hidden.bias"]) == 1 and states.dim() == len(self.state_shape) + 2:
+        """Q [K, N, A], or log-probabilities [K, N, A, Z].
+
+        States are [N, *state], seen by every member, or [K, N, *state], one batch per member.
+        """
+        one_batch_each = states.dim() == len(self.state_shape) + 2
+        if one_batch_each and self.members(params) == 1:
             states = states[0]  # one member: both forms are the same, and then bit for bit
+        elif one_batch_each and self._parallel > 1:
+            states = states.repeat_interleave(self._parallel, 0)
         x = states.to(torch.float32)
         if self._scale != 1:
             x = x * self._scale
@@ -100,12 +165,19 @@ class QNetwork:
         for i in range(self._num_dense):
             x = F.relu(_dense(params, f"dense{i}", x))
         x = F.relu(_dense(params, "hidden", x))
-        if not self.dueling:
-            return _dense(params, "value", x)
-        for_value, for_advantage = x.chunk(2, dim=-1)
-        advantage = _dense(params, "advantage", for_advantage)  # [K, N, A]
-        value = _dense(params, "value", for_value)  # [K, N, 1]
-        return value + advantage - advantage.mean(-1, keepdim=True)
+        if self.dueling:
+            for_value, for_advantage = x.chunk(2, dim=-1)
+            advantage = self._per_action(_dense(params, "advantage", for_advantage))  # [K, N, A(, Z)]
+            value = self._per_action(_dense(params, "value", for_value))  # [K, N, 1(, Z)]
+            outputs = value + advantage - advantage.mean(2, keepdim=True)
+        else:
+            outputs = self._per_action(_dense(params, "value", x))
+        if self._atoms is not None:
+            outputs = outputs.log_softmax(-1)
+        return outputs if self._parallel == 1 else self.average(outputs.unflatten(0, (-1, self._parallel)), 1)
+
+    def _per_action(self, outputs: Tensor) -> Tensor:
+        return outputs if self._atoms is None else outputs.unflatten(-1, (-1, self._atoms))
 
     def _convolutions(self, params: Params, x: Tensor) -> Tensor:
         """Features [K, N, F], in the order (y, x, channel), which is how channels-last memory has them."""
@@ -134,6 +206,10 @@ class QNetwork:
         for i in range(first, len(self._strides)):
             x = F.relu(F.conv2d(x, params[f"conv{i}.weight"][k], params[f"conv{i}.bias"][k], self._strides[i]))
         return x.permute(0, 2, 3, 1).flatten(1)
+
+
+def _is_dense_weight(name: str) -> bool:
+    return name.endswith(".weight") and not name.startswith("conv")
 
 
 def _fast_layout(x: Tensor) -> Tensor:

@@ -20,6 +20,20 @@ class Batch:
     discounts: torch.Tensor  # [R, B], what the next state's value is worth now; 0 after a terminal
     next_states: torch.Tensor  # [R, B, *state]
     weights: torch.Tensor  # [R, B], importance weights
+    masks: torch.Tensor | None = None  # [K, B], 1 where the member learns from the transition, else 0; None: all learn
+
+
+@dataclass
+class BernoulliMask:
+    """Each member learns from a transition with this probability (Osband et al. 2016; SUNRISE); drawn once, stored."""
+
+    members: int
+    probability: float
+    generator: np.random.Generator
+
+    def draw(self) -> np.ndarray:
+        """Which members [K] learn from a new transition."""
+        return self.generator.random(self.members) < self.probability
 
 
 class Replay:
@@ -44,6 +58,7 @@ class Replay:
         priority_exponent: float,
         generator: np.random.Generator,
         device: torch.device,
+        mask: BernoulliMask | None = None,
     ) -> None:
         self.capacity = capacity
         self.stack = stack
@@ -65,6 +80,8 @@ class Replay:
         self._terminal = np.zeros(self._slots, dtype=bool)  # the episode ended here and the future is worth nothing
         self._ends = np.zeros(self._slots, dtype=bool)  # no later reward of this episode is known
         self._age = np.zeros(self._slots, dtype=np.int64)  # frames since the episode's start
+        self._mask = mask
+        self._masks = np.zeros((self._slots, mask.members if mask else 0), dtype=bool)  # which members learn from it
         self._head = -1  # the slot of the newest frame
         self._pending: list[int] = []  # starts whose M-step successor is still to come
         self._active = np.zeros(self._slots, dtype=bool)
@@ -91,6 +108,8 @@ class Replay:
         self._rewards[here] = reward
         self._terminal[here] = terminal
         self._ends[here] = terminal or truncated
+        if self._mask is not None:
+            self._masks[here] = self._mask.draw()
         self._pending.append(here)
         if not terminal:
             self._store(next_frame, age=int(self._age[here]) + 1)
@@ -161,7 +180,17 @@ class Replay:
             discounts=torch.from_numpy(discounts.astype(np.float32)).to(self.device),
             next_states=self._states(slot),
             weights=torch.from_numpy(weights.astype(np.float32)).to(self.device),
+            masks=self._gather_masks(indices),
         )
+
+    def _gather_masks(self, indices: np.ndarray) -> torch.Tensor | None:
+        if self._mask is None:
+            return None
+        if len(indices) == 1:  # one minibatch for all members
+            masks = self._masks[indices[0]].T
+        else:  # minibatch k is member k's
+            masks = self._masks[indices, np.arange(len(indices))[:, None]]
+        return torch.from_numpy(masks.astype(np.float32)).to(self.device)
 
     def _states(self, slots: np.ndarray) -> torch.Tensor:
         """The states [R, B, *state] at these slots, oldest frame first."""
@@ -181,23 +210,27 @@ class Replay:
             "ends": self._ends.copy(),
             "age": self._age.copy(),
             "active": self._active.copy(),
+            "masks": self._masks.copy(),
             "head": self._head,
             "pending": list(self._pending),
             "max_priority": self._max_priority.copy(),
             "trees": self._trees.state_dict(),
             "generator": self._generator.bit_generator.state,
+            "mask_generator": self._mask.generator.bit_generator.state if self._mask else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Become the replay that gave this state."""
         self._frames_np[:] = state["frames"]
-        for name in ("actions", "rewards", "terminal", "ends", "age", "active", "max_priority"):
+        for name in ("actions", "rewards", "terminal", "ends", "age", "active", "masks", "max_priority"):
             getattr(self, f"_{name}")[:] = state[name]
         self._head = state["head"]
         self._pending = list(state["pending"])
         self._num_active = int(self._active.sum())
         self._trees.load_state_dict(state["trees"])
         self._generator.bit_generator.state = state["generator"]
+        if self._mask is not None:
+            self._mask.generator.bit_generator.state = state["mask_generator"]
 
 
 def ring_slots(capacity: int, stack: int) -> int:
@@ -205,10 +238,12 @@ def ring_slots(capacity: int, stack: int) -> int:
     return capacity + stack + 1
 
 
-def replay_bytes(capacity: int, frame_shape: tuple[int, ...], frame_dtype: np.dtype, stack: int, trees: int) -> int:
-    """The memory a replay will hold when full."""
+def replay_bytes(
+    capacity: int, frame_shape: tuple[int, ...], frame_dtype: np.dtype, stack: int, trees: int, masks: int = 0
+) -> int:
+    """The memory a replay will hold when full, with masks for so many members."""
     slots = ring_slots(capacity, stack)
     width = 1 << max(1, (slots - 1).bit_length())
     frame = int(np.prod(frame_shape)) * np.dtype(frame_dtype).itemsize
-    per_slot = 8 + 4 + 1 + 1 + 8 + 1  # action, reward, terminal, ends, age, active
+    per_slot = 8 + 4 + 1 + 1 + 8 + 1 + masks  # action, reward, terminal, ends, age, active, masks
     return (slots + 1) * frame + slots * per_slot + trees * 2 * width * 8

@@ -3,6 +3,7 @@
 python -m meanq.run                                                  MeanQ on MinAtar Asterix, minutes on a CPU
 python -m meanq.run -m algo=meanq,ens_dqn env=seaquest seed=0-4      ten runs of Atari Seaquest
 python -m meanq.run --cfg job algo=avg_dqn env=hero                  show a run's configuration
+python -m meanq.run -m +study=target_network scale=minatar           a study of ablations/; --dry-run lists its runs
 """
 
 import os
@@ -28,7 +29,6 @@ class RunFailedError(RuntimeError):
     """A run failed; its directory says why."""
 
 
-@hydra.main(config_path=str(CONFIG_DIR), config_name=CONFIG_NAME, version_base="1.3")
 def job(composed: DictConfig) -> None:
     """One run, as Hydra's launchers call it."""
     if composed.label is None:
@@ -86,18 +86,33 @@ def main() -> None:
     global _command_line_process
     _command_line_process = os.getpid()
     planned: Plan | None = None
+    dry_run = "--dry-run" in sys.argv
     try:
         if "COMP_LINE" in os.environ:  # the shell asks for completions
             os.environ["COMP_LINE"] = " ".join(expand_seed_ranges(os.environ["COMP_LINE"].split(" ")))
         else:
-            sys.argv[1:] = hydra_arguments(sys.argv[1:])
+            sys.argv[1:] = hydra_arguments([a for a in sys.argv[1:] if a != "--dry-run"])
             planned = plan(sys.argv[1:])
+        if planned and (dry_run or planned.study):
+            from meanq.cost import show_plan
+            from meanq.terminal import make_console
+
+            show_plan(make_console(), planned)
     except ConfigError as error:
         complain(error)
         sys.exit(2)
+    if dry_run:
+        sys.exit(0)
     code: int | str | None = 0
     try:
-        job()
+        if planned and planned.multirun:
+            from meanq.launch import launch
+
+            for failure in launch(planned, job):
+                print(f"meanq: {failure}", file=sys.stderr)
+                code = 1
+        else:
+            hydra.main(config_path=str(CONFIG_DIR), config_name=CONFIG_NAME, version_base="1.3")(job)()
     except KeyboardInterrupt:
         print("\nmeanq: stopped; the tables of each run are complete up to its last row", file=sys.stderr)
         code = 130

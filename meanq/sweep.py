@@ -1,4 +1,4 @@
-"""What Hydra lacks: seed=0-4, one clear line for a mistake, and a check of every run of a sweep before the first."""
+"""What Hydra lacks: seed=0-4, +study=..., one clear line for a mistake, a check of every run before the first."""
 
 import hashlib
 import re
@@ -19,6 +19,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from meanq.config import CONFIG_DIR, Config, ConfigError, closest, from_omegaconf
 from meanq.record import check_directory, run_directory
+from meanq.study import Study, choose, load_study, override_key
 
 CONFIG_NAME = "config"
 _SEED_HELP = "write whole numbers, a range first-last, or both: seed=3, seed=0-4, seed=0-2,7"
@@ -57,16 +58,36 @@ def _expand_seeds(argument: str) -> str:
 
 
 @dataclass
+class Job:
+    """One run, by its overrides."""
+
+    overrides: list[str]
+    in_name: list[str]  # those that tell the run from others, and so belong in its label
+
+
+@dataclass
 class Plan:
     """The runs that a command line asks for."""
 
     configs: list[Config]
     multirun: bool
+    jobs: list[Job]
+    shared_overrides: list[str]  # Hydra's own, and where the sweep goes
+    config_path: str
+    config_name: str
+    study: Study | None = None
+    scale: str | None = None
 
     @property
     def directories(self) -> list[Path]:
         """Where they will be."""
         return [run_directory(config) for config in self.configs]
+
+    @property
+    def job_overrides(self) -> list[list[str]]:
+        """What a launcher needs to compose each run, its label included."""
+        pairs = zip(self.jobs, self.configs, strict=True)
+        return [[o for o in job.overrides if override_key(o) != "label"] + [f"label='{c.label}'"] for job, c in pairs]
 
 
 def plan(arguments: Sequence[str]) -> Plan | None:
@@ -75,23 +96,34 @@ def plan(arguments: Sequence[str]) -> Plan | None:
     shows = options.help or options.hydra_help or options.shell_completion or options.info
     if shows:
         return None
-    overrides = options.overrides
+    study, scale, overrides = _split_study(options.overrides)
+    of_hydra = [o for o in overrides if override_key(o).startswith(("hydra.", "hydra/"))]
+    if options.config_dir:  # a directory of one's own, beside ours
+        of_hydra.append(f"hydra.searchpath=['file://{Path(options.config_dir).absolute()}']")
+    overrides = [o for o in overrides if o not in of_hydra]
+    config_path = str(Path(options.config_path or CONFIG_DIR).absolute())
+    config_name = options.config_name or CONFIG_NAME
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(Path(options.config_path or CONFIG_DIR).absolute()), version_base="1.3"):
-            jobs = _jobs(overrides, bool(options.multirun))
-            if options.config_dir:  # a directory of one's own, beside ours
-                search = f"hydra.searchpath=['file://{Path(options.config_dir).absolute()}']"
-                jobs = [[search, *job] for job in jobs]
+        with initialize_config_dir(config_path, version_base="1.3"):
+            jobs = _study_jobs(study, scale, overrides) if study else _jobs(overrides)
+            if len(jobs) > 1 and not options.multirun and not options.cfg:
+                several = f"+study={study.name}" if study else _swept(overrides)
+                raise ConfigError(f"{several}: this names several runs; add -m to run them all")
             if options.cfg:
-                compose(options.config_name or CONFIG_NAME, jobs[0])  # for a clear line where that fails
+                if study:
+                    raise ConfigError(f"--cfg: +study={study.name} is many runs; --dry-run lists them")
+                compose(config_name, [*of_hydra, *jobs[0].overrides])  # for a clear line where that fails
                 return None
-            configs = _compose_all(options.config_name or CONFIG_NAME, jobs)
+            configs = _compose_all(config_name, of_hydra, jobs)
     except MissingConfigException as error:
         raise ConfigError(_unknown_choice(error)) from None
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_one_line(error)) from None
-    result = Plan(configs, bool(options.multirun))
+    place = [o for o in jobs[0].overrides if override_key(o) in ("root", "study")]
+    result = Plan(
+        configs, bool(options.multirun), jobs, [*of_hydra, *place], f"file://{config_path}", config_name, study, scale
+    )
     _check_directories(result)
     return result
 
@@ -120,17 +152,17 @@ def _parse(arguments: Sequence[str]) -> Namespace:
     return options
 
 
-def _compose_all(name: str, jobs: Sequence[Sequence[str]]) -> list[Config]:
+def _compose_all(name: str, of_hydra: Sequence[str], jobs: Sequence[Job]) -> list[Config]:
     """The typed configuration of every job. Composing takes some tenths of a second, so seeds share it."""
     configs = []
     composed: dict[tuple[str, ...], Config] = {}
     for job in jobs:
-        seeds = [o for o in job if re.fullmatch(r"seed=\d+", o)]
-        others = tuple(o for o in job if o not in seeds)
-        if others not in composed or any("${" in o for o in job):
-            config = compose(name, list(job))
+        seeds = [o for o in job.overrides if re.fullmatch(r"seed=\d+", o)]
+        others = tuple(o for o in job.overrides if o not in seeds)
+        if others not in composed or any("${" in o for o in job.overrides):
+            config = compose(name, [*of_hydra, *job.overrides])
             if config.label is None:
-                config.label = run_label(config.algo.name, job)
+                config.label = run_label(config.algo.name, job.in_name)
             composed[others] = from_omegaconf(config)
         configs.append(
             replace(composed[others], seed=int(seeds[0].removeprefix("seed="))) if seeds else composed[others]
@@ -138,16 +170,61 @@ def _compose_all(name: str, jobs: Sequence[Sequence[str]]) -> list[Config]:
     return configs
 
 
-def _jobs(overrides: Sequence[str], multirun: bool) -> list[list[str]]:
-    """The overrides of each run."""
+def _jobs(overrides: Sequence[str]) -> list[Job]:
+    """The runs of a sweep."""
+    return [Job(job, job) for job in _product(overrides)]
+
+
+def _product(overrides: Sequence[str]) -> list[list[str]]:
+    """Every combination of the swept values."""
     parsed = OverridesParser.create().parse_overrides(list(overrides))
-    swept = [o for o in parsed if o.is_sweep_override()]
-    if not multirun:
-        if swept:
-            line = swept[0].input_line
-            raise ConfigError(f"{line}: this names several runs; add -m to run them all")
+    if not any(o.is_sweep_override() for o in parsed):
         return [list(overrides)]
     return [list(job) for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
+
+
+def _swept(overrides: Sequence[str]) -> str:
+    """The first override that names several values."""
+    return next(o for o in overrides if len(_product([o])) > 1)
+
+
+def _split_study(overrides: Sequence[str]) -> tuple[Study | None, str | None, list[str]]:
+    """The study and its scale, where they are named, and the other overrides."""
+    named = {key: [o for o in overrides if o.startswith(key)] for key in ("+study=", "scale=")}
+    others = [o for o in overrides if o not in named["+study="] + named["scale="]]
+    for key, given in named.items():
+        if len(given) > 1:
+            raise ConfigError(f"{given[1]}: one {key.strip('+=')} at a time")
+    names = {key: given[0].removeprefix(key) if given else None for key, given in named.items()}
+    study, scale = names["+study="], names["scale="]
+    if study is None:
+        if scale is not None:
+            raise ConfigError(f"scale={scale}: only a study has scales; write +study=... scale={scale}")
+        return None, None, others
+    loaded = load_study(study)
+    loaded.scale(scale)
+    return loaded, scale, others
+
+
+def _study_jobs(study: Study, scale_name: str | None, overrides: Sequence[str]) -> list[Job]:
+    """The runs of a study. An override of what the study varies chooses among its runs; any other changes them all.
+
+    All algorithms of the first seed come first, so that a study cut short still compares.
+    """
+    scale = study.scale(scale_name)
+    runs = [job for sweep in scale.runs for job in _product(expand_seed_ranges(sweep))]
+    varied = {override_key(o) for job in runs for o in job}
+    choices: dict[str, set[str]] = {}
+    for override in overrides:
+        if override_key(override) in varied:
+            values = {job[0].partition("=")[2] for job in _product([override])}
+            choices[override_key(override)] = values
+    runs = choose(runs, choices, study.name)
+    changes = [o for o in overrides if override_key(o) not in varied]
+    changed = {override_key(o) for o in changes}
+    common = [o for o in [f"study={study.name}", *scale.common] if override_key(o) not in changed]
+    jobs = [Job([*common, *run, *change], [*run, *change]) for change in _product(changes) for run in runs]
+    return sorted(jobs, key=lambda job: next((int(o[5:]) for o in job.overrides if o.startswith("seed=")), 0))
 
 
 def _check_directories(plan: Plan) -> None:

@@ -2,7 +2,8 @@
 
 A rule reads values q [E, R, B, A] of next states: E members that evaluate, R minibatches (one per member, also where
 all members share one), B states, A actions. It returns [R, B, A]. Row r is the minibatch that member r learns from.
-The action is the best one under `select`, its value the one under `evaluate`.
+The action is the best one under `select`, its value the one under `evaluate`. Where values are distributions over
+atoms, `combine` makes one distribution of the members' distributions p [E, R, B, A, Z].
 """
 
 from collections.abc import Callable
@@ -20,7 +21,9 @@ class BootstrapRule:
 
     select: Reduction
     evaluate: Reduction
-    # False: a state is evaluated only by the member that learns from it, E = 1. Saves the K^2 evaluations.
+    # (p, q) -> [R, B, A, Z]; None: the rule has no meaning for distributions.
+    combine: Callable[[Tensor, Tensor], Tensor] | None = None
+    # False: only the member that learns from a state need evaluate it, E = 1. Saves the K^2 evaluations.
     all_members: bool = True
     min_members: int = 1
 
@@ -35,34 +38,37 @@ def minimum(q: Tensor) -> Tensor:
     return q.min(0).values
 
 
+def least_expected(p: Tensor, q: Tensor) -> Tensor:
+    """Maxmin for distributions: that of the member with the least expected value."""
+    least = q.argmin(0)[None, ..., None]  # [1, R, B, A, 1]
+    return torch.take_along_dim(p, least, 0).squeeze(0)
+
+
 def own(q: Tensor) -> Tensor:
     """The value of the member that learns from the state."""
-    return q.diagonal(dim1=0, dim2=1).permute(2, 0, 1)
+    return q[0] if len(q) == 1 else q.diagonal(dim1=0, dim2=1).movedim(-1, 0)
 
 
 def others(q: Tensor) -> Tensor:
     """EBQL (Peer et al. 2021): the mean over all members but the one that learns from the state."""
     members = q.shape[0]
     share = (1 - torch.eye(members, dtype=q.dtype, device=q.device)) / (members - 1)
-    return torch.einsum("er,erba->rba", share, q)
+    return torch.einsum("er,er...->r...", share, q)
+
+
+def _linear(reduction: Reduction) -> Callable[[Tensor, Tensor], Tensor]:
+    """A fixed average of members averages their distributions in the same way."""
+    return lambda p, q: reduction(p)
 
 
 RULES = {
-    "mean": BootstrapRule(mean, mean),
-    "own": BootstrapRule(mean, mean, all_members=False),
-    "min": BootstrapRule(minimum, minimum),
-    "others": BootstrapRule(own, others, min_members=2),
+    "mean": BootstrapRule(mean, mean, _linear(mean)),
+    "own": BootstrapRule(own, own, _linear(own), all_members=False),
+    "min": BootstrapRule(minimum, minimum, least_expected),
+    "others": BootstrapRule(own, others, _linear(others), min_members=2),
 }
 
 
-def next_value(rule: BootstrapRule, q_target: Tensor, q_online: Tensor | None) -> Tensor:
-    """The value [R, B] of next states; with q_online given (Double DQN), that chooses the action."""
-    actions = rule.select(q_target if q_online is None else q_online).argmax(-1, keepdim=True)
-    return rule.evaluate(q_target).gather(-1, actions).squeeze(-1)
-
-
-def td_target(returns: Tensor, discounts: Tensor, value: Tensor) -> Tensor:
-    """y = r + discount * V(s'); the discount is 0 after a terminal."""
-    if not returns.shape == discounts.shape == value.shape:
-        raise ValueError(f"shapes differ: returns {returns.shape}, discounts {discounts.shape}, value {value.shape}")
-    return returns + discounts * value
+def next_actions(rule: BootstrapRule, q: Tensor) -> Tensor:
+    """The actions [R, B] that targets value, chosen by values q [E, R, B, A]; Double DQN gives it the online ones."""
+    return rule.select(q).argmax(-1)

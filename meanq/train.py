@@ -18,10 +18,10 @@ from meanq.agent import Agent
 from meanq.config import AlgoConfig, Config, ConfigError
 from meanq.envs import FrameStack, make_env
 from meanq.evaluation import Episode, Evaluator, learned_reward, make_probes
-from meanq.exploration import Explorer, linear
+from meanq.exploration import Explorer, random_share
 from meanq.networks import QNetwork, parameter_count
 from meanq.record import Record, run_directory
-from meanq.replay import Replay, replay_bytes
+from meanq.replay import BernoulliMask, Replay, replay_bytes
 from meanq.rng import integer_seed, stream
 
 
@@ -73,19 +73,15 @@ class Run:
         self.device = resolve_device(config.device)
         self.env = make_env(config.env, stream(seed, "env"))
         self._frames = FrameStack(config.env.stack, self.env.frame_shape, self.env.frame_dtype)
-        network = QNetwork(
-            self._frames.state.shape,
-            self.env.num_actions,
-            config.network,
-            dueling=algo.dueling,
-            scale=self.env.frame_scale,
-        )
+        check_shift(algo, self._frames.state.shape)
+        network = make_network(config, self._frames.state.shape, self.env.num_actions, self.env.frame_scale)
         self.replay_bytes = check_memory(config, self.env.frame_shape, self.env.frame_dtype)
         tune_process(thread_count(config))
         generators = [member_generator(seed, k) for k in range(algo.ensemble_size)]
         params = network.init(generators)
         self.parameters = parameter_count(params)
-        self.agent = Agent(algo, network, params, self.device)
+        noise = torch.Generator(self.device).manual_seed(integer_seed(stream(seed, "noise")))
+        self.agent = Agent(algo, network, params, self.device, noise)
         self._explorer = Explorer(algo, self.env.num_actions, stream(seed, "actions"), stream(seed, "members"))
         self.replay = Replay(
             capacity=replay_capacity(config),
@@ -99,6 +95,7 @@ class Run:
             priority_exponent=algo.priority_exponent,
             generator=stream(seed, "replay"),
             device=self.device,
+            mask=make_mask(config),
         )
         self._evaluate = Evaluator(config)
         self._probes = make_probes(config)
@@ -149,7 +146,7 @@ class Run:
                 self.record.flush()
             if last or self.step % config.log_every == 0:
                 self._log(time.perf_counter() - started)
-            reporter.progress(Progress(self.step, linear(algo.epsilon, self.step), self._last_return))
+            reporter.progress(Progress(self.step, random_share(algo, self.step), self._last_return))
         self.record.weights(self.agent.online)
         seconds = time.perf_counter() - started
         self.record.meta(threads=torch.get_num_threads(), device=self.device.type, seconds=seconds)
@@ -173,7 +170,9 @@ class Run:
     def _interact(self) -> None:
         """Act once and store what happened."""
         with self._clock.time("act"):
-            action = self._explorer.act(self.step - 1, lambda: self.agent.values(self._frames.state[None])[:, 0])
+            action = self._explorer.act(
+                self.step - 1, lambda: self.agent.values(self._frames.state[None], explore=True)[:, 0]
+            )
         with self._clock.time("env"):
             outcome = self.env.step(action)
         self._game_return += outcome.reward
@@ -223,7 +222,7 @@ class Run:
                 "loss": mean("loss"),
                 "mean_q": mean("mean_q"),
                 "gradient_norm": mean("gradient_norm"),
-                "epsilon": linear(self.config.algo.epsilon, self.step),
+                "epsilon": random_share(self.config.algo, self.step),
             }
         )
         before_step, before_seconds = self._last_log
@@ -240,6 +239,44 @@ class Run:
 
 
 PARTS = ("act", "env", "sample", "learn", "evaluate")
+
+
+def make_network(config: Config, state_shape: tuple[int, ...], num_actions: int, scale: float) -> QNetwork:
+    """The networks of an algorithm's members."""
+    algo = config.algo
+    return QNetwork(
+        state_shape,
+        num_actions,
+        config.network,
+        dueling=algo.dueling,
+        scale=scale,
+        atoms=algo.atoms if algo.value == "categorical" else None,
+        noise=algo.noise if algo.noisy else None,
+        parallel=algo.parallel_networks,
+    )
+
+
+def make_mask(config: Config) -> BernoulliMask | None:
+    """None where every member learns from everything."""
+    algo = config.algo
+    if algo.mask_probability == 1:
+        return None
+    return BernoulliMask(algo.ensemble_size, algo.mask_probability, stream(config.seed, "masks"))
+
+
+def check_shift(algo: AlgoConfig, state_shape: tuple[int, ...]) -> None:
+    """Only images can be shifted, and not by more than their size."""
+    if algo.random_shift == 0:
+        return
+    if len(state_shape) != 3:
+        raise ConfigError(
+            f"algo.random_shift={algo.random_shift}: these states have shape {state_shape} and are no images; "
+            "write algo.random_shift=0"
+        )
+    if algo.random_shift >= min(state_shape[1:]):
+        raise ConfigError(
+            f"algo.random_shift={algo.random_shift}: images are {state_shape[1]}x{state_shape[2]}; write less than that"
+        )
 
 
 def member_generator(seed: int, member: int) -> torch.Generator:
@@ -287,7 +324,8 @@ def tune_process(threads: int) -> None:
 def check_memory(config: Config, frame_shape: tuple[int, ...], frame_dtype: np.dtype) -> int:
     """Bytes the replay will hold when full; not enough memory is an error now, not at step 300,000."""
     capacity = replay_capacity(config)
-    needed = replay_bytes(capacity, frame_shape, frame_dtype, config.env.stack, priority_trees(config.algo))
+    masks = config.algo.ensemble_size if config.algo.mask_probability < 1 else 0
+    needed = replay_bytes(capacity, frame_shape, frame_dtype, config.env.stack, priority_trees(config.algo), masks)
     available = available_memory()
     if needed > available:
         raise ConfigError(

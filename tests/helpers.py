@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from meanq.agent import Agent
 from meanq.config import CONFIG_DIR, AlgoConfig, Config, ConvolutionConfig, NetworkConfig
 from meanq.networks import Params, QNetwork
 from meanq.sweep import plan, register_schema
@@ -31,6 +32,11 @@ def network_config(name: str) -> NetworkConfig:
     """conf/network/<name>.yaml."""
     fields: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(CONFIG_DIR / "network" / f"{name}.yaml"))  # type: ignore
     return NetworkConfig(**fields | {"convolutions": [ConvolutionConfig(**c) for c in fields["convolutions"]]})
+
+
+def make_agent(algo: AlgoConfig, network: QNetwork, params: Params, noise_seed: int = 0) -> Agent:
+    """An agent on the CPU."""
+    return Agent(algo, network, params, torch.device("cpu"), torch.Generator().manual_seed(noise_seed))
 
 
 def random_params(network: QNetwork, members: int, seed: int) -> Params:

@@ -2,6 +2,7 @@
 
 import csv
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,8 @@ def choices(group: str) -> list[str]:
 def test_every_algorithm_composes_with_every_kind_of_environment(algo: str, env: str) -> None:
     config = compose(f"algo={algo}", f"env={env}")
     assert config.algo.name == algo
-    assert config.network.name == {"seaquest": "nature", "minatar/breakout": "minatar"}.get(env, "mlp")
+    atari = "data_efficient" if config.algo.family == "main" else "nature"
+    assert config.network.name == {"seaquest": atari, "minatar/breakout": "minatar"}.get(env, "mlp")
 
 
 @pytest.mark.parametrize("env", [env for env in choices("env") if env != "custom"])
@@ -73,6 +75,51 @@ def test_the_vanilla_study_has_the_papers_values(env: str, interactions_per_upda
     assert config.network.name == "nature" and algo.dueling
 
 
+@pytest.mark.parametrize("name", ["meanq_rainbow", "meanq_rainbow_target", "rainbow", "sunrise"])
+def test_the_main_experiment_has_the_papers_values(name: str) -> None:
+    config = compose(f"algo={name}", "env=alien")
+    algo = config.algo
+    assert config.network.name == "data_efficient" and config.network.hidden == 256
+    assert (algo.learning_rate, algo.adam_epsilon) == (1e-4, 1.5e-4)
+    assert (algo.batch_size, algo.first_update, algo.interactions_per_update, algo.gradient_steps) == (32, 1600, 1, 1)
+    assert config.total_steps == algo.replay_capacity == 100_000
+    assert compose(f"algo={name}", "env=alien", "total_steps=500000").algo.replay_capacity == 500_000
+    assert (algo.value, algo.atoms, algo.value_min, algo.value_max) == ("categorical", 51, -10, 10)
+    assert algo.dueling and algo.noisy and algo.noise == 0.1 and algo.prioritized
+    assert algo.multi_step == (3 if name == "sunrise" else 1)
+    assert algo.target_network == (None if name == "meanq_rainbow" else 2000)
+    assert (algo.ucb_lambda, algo.ensemble_std, algo.mask_probability) == (1, "population", 1)
+    assert (algo.confidence_temperature is None) == (name != "sunrise")
+    assert (algo.discount, algo.max_gradient_norm, algo.priority_exponent, algo.random_shift) == (0.99, 10, 0.5, 0)
+
+
+def test_canonical_rainbow_has_its_published_values() -> None:
+    config = compose("algo=rainbow_canonical", "env=alien")
+    algo = config.algo
+    assert config.network.name == "nature" and config.network.hidden == 512 and config.total_steps == 500_000
+    assert (algo.learning_rate, algo.adam_epsilon, algo.multi_step, algo.noise) == (6.25e-5, 1.5e-4, 3, 0.5)
+    assert (algo.target_network, algo.first_update, algo.interactions_per_update) == (8000, 20_000, 4)
+    assert algo.replay_capacity == 1_000_000 and algo.double and algo.exploration == "greedy"
+
+
+def test_the_ablations_differ_from_rainbow_in_what_they_say() -> None:
+    def differing(name: str) -> dict[str, object]:
+        ours, theirs = (asdict(compose(f"algo={n}", "env=alien").algo) for n in (name, "rainbow"))
+        return {key: ours[key] for key in ours if ours[key] != theirs[key] and key != "name"}
+
+    assert differing("rainbow_large") == {"parallel_networks": 5}
+    assert differing("rainbow_more_updates") == {"gradient_steps": 5}
+    assert differing("rainbow_large_more_updates") == {"parallel_networks": 5, "gradient_steps": 5}
+    main = {"ensemble_size": 5, "double": False, "target_network": None, "exploration": "ucb"}
+    assert differing("meanq_rainbow") == main
+    assert differing("meanq_rainbow_target") == {key: value for key, value in main.items() if key != "target_network"}
+
+
+def test_without_noise_rainbow_explores_at_random() -> None:
+    assert compose("algo=rainbow", "algo.noisy=false").algo.exploration == "epsilon_greedy"
+    assert compose("algo=meanq_rainbow", "algo.noisy=false").algo.exploration == "ucb"
+
+
 # The specification's table: members, bootstrap, double, snapshots of the target network, sampling, acting.
 TABLE = {
     "dqn": (1, "mean", False, 1, "own", "epsilon_greedy"),
@@ -85,7 +132,19 @@ TABLE = {
     "ebql": (5, "others", True, 1, "shared", "epsilon_greedy"),
     "maxmin": (5, "min", False, 1, "own", "epsilon_greedy"),
     "bootstrapped_dqn": (5, "own", False, 1, "own", "episode_member"),
+    "rainbow": (1, "mean", True, 1, "own", "greedy"),
+    "rainbow_canonical": (1, "mean", True, 1, "own", "greedy"),
+    "rainbow_large": (1, "mean", True, 1, "own", "greedy"),
+    "rainbow_more_updates": (1, "mean", True, 1, "own", "greedy"),
+    "rainbow_large_more_updates": (1, "mean", True, 1, "own", "greedy"),
+    "sunrise": (5, "own", True, 1, "shared", "ucb"),
+    "meanq_rainbow": (5, "mean", False, None, "own", "ucb"),
+    "meanq_rainbow_target": (5, "mean", False, 1, "own", "ucb"),
 }
+
+
+def test_the_table_is_complete() -> None:
+    assert sorted(TABLE) == choices("algo")
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -121,7 +180,39 @@ MISTAKES = [
     (["algo.discount=-0.5"], "algo.discount=-0.5: write a number from 0 to 1"),
     (["algo.learning_rate=nan"], "algo.learning_rate=nan: write a number above 0"),
     (["algo=ens_dqn", "algo.priorities=per_member"], "algo.priorities=per_member: members that share one minibatch"),
-    (["algo=meanq_no_target", "algo.double=true"], "algo.double=True: without a target network"),
+    (["algo=meanq_no_target", "algo.double=true"], "algo.double=True: without a target network or noise"),
+    (["algo.value=vector"], "algo.value=vector: write scalar or categorical"),
+    (["algo.atoms=1"], "algo.atoms=1: write 2 or more"),
+    (["algo.value_min=5", "algo.value_max=5"], "algo.value_max=5.0: write more than algo.value_min=5.0"),
+    (["algo.value_max=inf"], "algo.value_max=inf: write a number"),
+    (["algo.value_min=low"], "algo.value_min=low: write a number"),
+    (["algo=rainbow", "algo.noise=0"], "algo.noise=0.0: write a number above 0"),
+    (["algo.noisy=perhaps"], "algo.noisy=perhaps: write true or false"),
+    (["algo.parallel_networks=0"], "algo.parallel_networks=0: write 1 or more"),
+    (["algo.exploration=ubc"], "algo.exploration=ubc: write epsilon_greedy or episode_member or ucb or greedy"),
+    (["algo.exploration=greedy"], "algo.exploration=greedy: without noisy weights a greedy agent never explores"),
+    (["algo.exploration=ucb", "algo.ucb_lambda=-1"], "algo.ucb_lambda=-1.0: write 0 or more"),
+    (["algo.ensemble_std=robust"], "algo.ensemble_std=robust: write population or sample"),
+    (
+        ["algo.exploration=ucb", "algo.ensemble_std=sample", "algo.ensemble_size=1"],
+        "algo.exploration=ucb: one member has no sample standard deviation",
+    ),
+    (
+        ["algo=sunrise", "algo.exploration=epsilon_greedy", "algo.ensemble_std=sample", "algo.ensemble_size=1"],
+        "algo.confidence_temperature=10.0: one member has no sample standard deviation",
+    ),
+    (["algo.confidence_temperature=0"], "algo.confidence_temperature=0.0: write above 0, or null"),
+    (["algo.mask_probability=0"], "algo.mask_probability=0.0: write a number above 0"),
+    (["algo.mask_probability=1.5"], "algo.mask_probability=1.5: write a number from 0 to 1"),
+    (["algo.multi_step=0"], "algo.multi_step=0: write 1 or more"),
+    (["algo.gradient_steps=0"], "algo.gradient_steps=0: write 1 or more"),
+    (["algo.random_shift=-1"], "algo.random_shift=-1: write 0 or more"),
+    (["algo.random_shift=10"], "algo.random_shift=10: images are 10x10; write less than that"),
+    (["env=chain", "algo.random_shift=4"], "algo.random_shift=4: these states have shape (8,) and are no images"),
+    (
+        ["algo=meanq_rainbow", "algo.bootstrap=tests.test_chain.lower_half"],
+        "algo.bootstrap=tests.test_chain.lower_half: this rule says nothing of distributions: write algo.value=scalar",
+    ),
     (["algo.minibatch=indepedent"], "algo.minibatch=indepedent: write independent or shared"),
     (["algo.bootstrap=median"], "algo.bootstrap=median: no such rule"),
     (["algo.bootstrap=nowhere.rule"], "algo.bootstrap=nowhere.rule: cannot import it"),

@@ -16,6 +16,10 @@ ONE_MEMBER = {
 }
 
 
+# Rainbow whose target is its own online weights, and whose action is chosen by them.
+RAINBOW = ("algo=rainbow", "algo.target_network=null", "algo.double=false")
+
+
 def assert_same_run(left: Path, right: Path) -> None:
     ours, theirs = weights(left), weights(right)
     assert ours.keys() == theirs.keys()
@@ -46,6 +50,46 @@ def test_one_member_without_a_target_is_dqn_without_a_target(tmp_path: Path) -> 
 def test_a_target_copied_at_every_interaction_is_no_target(tmp_path: Path) -> None:
     left = train(tmp_path, "algo=meanq", "algo.target_network=1", *SHORT)
     right = train(tmp_path, "algo=meanq_no_target", *SHORT)
+    assert_same_run(left.directory, right.directory)
+
+
+@pytest.mark.parametrize("no_ucb", ["algo.exploration=greedy", "algo.ucb_lambda=0"])
+def test_the_main_agent_with_one_member_is_rainbow_without_target_and_double(no_ucb: str, tmp_path: Path) -> None:
+    left = train(tmp_path / "left", "algo=meanq_rainbow", "algo.ensemble_size=1", no_ucb, *SHORT)
+    right = train(tmp_path / "right", *RAINBOW, *SHORT)
+    assert_same_run(left.directory, right.directory)
+    assert "hidden.weight_sigma" in weights(left.directory), "noisy"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "algo.noisy=false",
+        "algo.noise=0.2",
+        "algo.value=scalar",
+        "algo.dueling=false",
+        "algo.target_network=40",
+        "algo.double=true",
+        "algo.multi_step=3",
+        "algo.prioritized=false",
+        "algo.exploration=epsilon_greedy",
+        "algo.random_shift=1",
+        "algo.parallel_networks=2",
+        "algo.gradient_steps=2",
+        "algo.mask_probability=0.5",
+    ],
+)
+def test_each_technique_changes_rainbow(change: str, tmp_path: Path) -> None:
+    """Guards the test above: one override of any of them does show."""
+    overrides = [o for o in RAINBOW if o.partition("=")[0] != change.partition("=")[0]]
+    ours = weights(train(tmp_path / "ours", *overrides, *SHORT, change).directory)
+    theirs = weights(train(tmp_path / "theirs", *RAINBOW, *SHORT).directory)
+    assert not torch.equal(ours["conv0.weight"][:1], theirs["conv0.weight"])
+
+
+def test_a_target_copied_at_every_interaction_is_no_target_for_the_main_agent(tmp_path: Path) -> None:
+    left = train(tmp_path, "algo=meanq_rainbow_target", "algo.target_network=1", *SHORT)
+    right = train(tmp_path, "algo=meanq_rainbow", *SHORT)
     assert_same_run(left.directory, right.directory)
 
 

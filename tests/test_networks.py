@@ -12,12 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meanq import networks
-from meanq.agent import Agent
 from meanq.config import CONFIG_DIR, ConfigError, NetworkConfig
 from meanq.networks import Params, QNetwork, parameter_count
 from meanq.replay import Batch
 from meanq.train import member_generator
-from tests.helpers import algo_config, network_config, random_params
+from tests.helpers import algo_config, make_agent, network_config, random_params
 
 NETWORKS = sorted(path.stem for path in (CONFIG_DIR / "network").glob("*.yaml"))
 ACTIONS, BATCH = 3, 4
@@ -361,7 +360,7 @@ def test_learning_is_that_of_a_loop_over_members(name: str, dueling: bool, algo:
         expected = [loop.learn(batch) for batch in batches]
         if clear_of_kinks(loop.members):
             break
-    agent = Agent(config, network, params, torch.device("cpu"))
+    agent = make_agent(config, network, params)
     for batch, step in zip(batches, expected, strict=True):
         learned = agent.learn(batch)
         errors = step.errors if rows == members else step.errors.mean(0, keepdim=True)
@@ -389,11 +388,11 @@ def test_a_member_learns_the_same_in_any_ensemble(name: str) -> None:
         if clear_of_kinks([reference]):
             break
     before = {n: p.clone() for n, p in one.items()}
-    first_row = Batch(**{field: value[:1] for field, value in vars(batch).items()})
+    first_row = Batch(**{field: value[:1] for field, value in vars(batch).items() if value is not None})
     online = []
     for params, rows in ((five, batch), (one, first_row)):
         algo = algo_config("bootstrapped_dqn", ensemble_size=len(rows.states), **STEP)
-        agent = Agent(algo, network, params, torch.device("cpu"))
+        agent = make_agent(algo, network, params)
         agent.learn(rows)
         online.append(agent.online)
     of_five, alone = online

@@ -15,7 +15,7 @@ from scipy.stats import chisquare
 
 from meanq.config import EpsilonConfig
 from meanq.envs import Environment, FrameStack, Step
-from meanq.replay import Batch, Replay, replay_bytes
+from meanq.replay import Batch, BernoulliMask, Replay, replay_bytes
 from meanq.train import Run
 from tests.helpers import compose
 
@@ -451,6 +451,16 @@ def test_replay_bytes_is_the_memory_held(
     held = {array.ctypes.data: array.nbytes for array in arrays(replay)}  # two names for one memory count once
     per_tree = 2 * 8 * trees  # each tree's maximum and its row number
     assert sum(held.values()) - per_tree == replay_bytes(capacity, shape, dtype, stack, trees)
+    masked = make_replay(
+        capacity,
+        frame_shape=shape,
+        frame_dtype=dtype,
+        stack=stack,
+        priority_trees=trees,
+        mask=BernoulliMask(3, 0.5, np.random.default_rng(0)),
+    )
+    held = {array.ctypes.data: array.nbytes for array in arrays(masked)}
+    assert sum(held.values()) - per_tree == replay_bytes(capacity, shape, dtype, stack, trees, masks=3)
 
 
 # The state acted on
@@ -494,9 +504,9 @@ def test_stored_states_are_the_states_acted_on(kind: str, stack: int) -> None:
     acted: list[np.ndarray] = []
     values = run.agent.values
 
-    def spy(states: np.ndarray) -> np.ndarray:
+    def spy(states: np.ndarray, *, explore: bool = False) -> np.ndarray:
         acted.extend(states.copy())
-        return values(states)
+        return values(states, explore=explore)
 
     run.agent.values = spy  # type: ignore[method-assign]
     run._start_game()

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from meanq.config import ConfigError
+from meanq.config import CONFIG_DIR, ConfigError
 from meanq.envs import Environment, Step
 from meanq.record import write_atomically
 from tests.training import SHORT, SilentReporter, make_run, train, weights
@@ -212,6 +213,32 @@ def test_an_environment_named_by_its_import_path_trains(tmp_path: Path) -> None:
     assert run.directory.parts[-3] == "corridor"
     assert [e.episode_return for e in run.last_evaluation] == [1.0]
     assert run.last_evaluation[0].length == 4
+
+
+MAIN = [path.stem for path in sorted((CONFIG_DIR / "algo").glob("*.yaml")) if re.search("rainbow|sunrise", path.stem)]
+FLIPS = (
+    "algo.dueling=false",
+    "algo.noisy=false",
+    "algo.value=scalar",
+    "algo.multi_step=3",
+    "algo.exploration=epsilon_greedy",
+    "algo.prioritized=false",
+    "algo.double=true",
+)
+
+
+@pytest.mark.parametrize("algo", MAIN)
+@pytest.mark.parametrize("env", ["minatar/breakout", "assault"])
+def test_the_main_algorithms_train_with_any_technique_flipped(algo: str, env: str, tmp_path: Path) -> None:
+    """One override each; on Atari, where a step is slow, all as they are."""
+    short = [o for o in SHORT if not o.startswith(("env", "total_steps", "algo.first_update"))]
+    limit = "env.options.max_frames=200" if env == "assault" else "env.options.max_steps=20"
+    for flip in FLIPS if env == "minatar/breakout" else ("seed=0",):
+        run = train(
+            tmp_path, f"algo={algo}", f"env={env}", *short, limit, "total_steps=70", "algo.first_update=64", flip
+        )
+        assert run.step == 70 and np.isfinite([e.value for e in run.last_evaluation]).all()
+        assert all(np.isfinite(p).all() for p in weights(run.directory).values()), flip
 
 
 @pytest.mark.parametrize("env", ["pong", "minatar/freeway", "gymnasium"])

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from meanq.agent import Agent
 from meanq.config import AlgoConfig, NetworkConfig, check
 from meanq.networks import Params, QNetwork
 from meanq.replay import Batch
-from meanq.targets import RULES, next_value, own, td_target
-from tests.helpers import algo_config, compose, random_params
+from meanq.targets import RULES, next_actions, own
+from meanq.values import ScalarValue
+from tests.helpers import algo_config, compose, make_agent, random_params
 
 ACTIONS, BATCH, FEATURES = 4, 12, 5
 
@@ -48,7 +48,9 @@ def test_rules_by_themselves(rule: str, members: int, double: bool) -> None:
         tensor = torch.from_numpy(q)
         return tensor if RULES[rule].all_members else own(tensor).unsqueeze(0)
 
-    value = next_value(RULES[rule], as_read(q_target), as_read(q_online) if double else None)
+    actions = next_actions(RULES[rule], as_read(q_online if double else q_target))
+    nothing, certain = torch.zeros(members, BATCH, dtype=torch.float64), torch.ones(members, BATCH, dtype=torch.float64)
+    value = ScalarValue().target(RULES[rule], as_read(q_target), actions, nothing, certain)
     np.testing.assert_allclose(value.numpy(), expected, rtol=1e-12)
 
 
@@ -87,7 +89,7 @@ class History:
     def __init__(self, algo: AlgoConfig) -> None:
         self.network = make_network()
         self.algo = algo
-        self.agent = Agent(algo, self.network, random_params(self.network, algo.ensemble_size, 0), torch.device("cpu"))
+        self.agent = make_agent(algo, self.network, random_params(self.network, algo.ensemble_size, 0))
         self.weights: list[Params] = []  # at each update of the target, then the newest
         updates = algo.target_snapshots + 1 if algo.target_network else 0
         for seed in range(1, updates + 1):
@@ -160,7 +162,8 @@ def test_targets_of_every_algorithm(name: str, members: int, double: bool, minib
     algo = algo_config(name, ensemble_size=members, double=double, minibatch=minibatch, **ALGORITHMS[name])
     history = History(algo)
     batch = make_batch(members if minibatch == "independent" else 1, seed=members)
-    targets = history.agent.targets(batch)
+    targets, confidence = history.agent.targets(batch)
+    assert confidence is None
     assert targets.shape == (members, BATCH)
     np.testing.assert_allclose(targets.numpy(), history.naive_targets(batch), rtol=1e-5, atol=1e-5)
 
@@ -173,7 +176,7 @@ def test_snapshots_combine_with_every_rule(bootstrap: str) -> None:
         )
         history, batch = History(algo), make_batch(rows)
         np.testing.assert_allclose(
-            history.agent.targets(batch).numpy(), history.naive_targets(batch), rtol=1e-5, atol=1e-5
+            history.agent.targets(batch)[0].numpy(), history.naive_targets(batch), rtol=1e-5, atol=1e-5
         )
 
 
@@ -215,21 +218,25 @@ def test_a_terminal_target_is_the_reward(name: str) -> None:
     batch = make_batch(members if algo.minibatch == "independent" else 1)
     batch.discounts[:] = 0
     batch.next_states *= 1e6
-    assert torch.equal(History(algo).agent.targets(batch), batch.returns.expand(members, BATCH))
+    assert torch.equal(History(algo).agent.targets(batch)[0], batch.returns.expand(members, BATCH))
+
+
+def target(returns: torch.Tensor, discounts: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    actions = next_actions(RULES["mean"], q)
+    return ScalarValue().target(RULES["mean"], q, actions, returns, discounts)
 
 
 @pytest.mark.parametrize(
-    ("returns", "discounts", "value"),
-    [((3,), (3, 1), (3,)), ((3,), (3,), (3, 3)), ((1, 4), (2, 4), (2, 4)), ((2, 4), (2, 4), (1, 4)), ((3,), (), (3,))],
+    ("returns", "discounts"), [((2, 4), (2, 4, 1)), ((1, 4), (2, 4)), ((2, 4), (1, 4)), ((2, 4), ()), ((4,), (2, 4))]
 )
-def test_td_target_refuses_to_broadcast(returns: tuple, discounts: tuple, value: tuple) -> None:
+def test_a_target_refuses_to_broadcast(returns: tuple, discounts: tuple) -> None:
     with pytest.raises(ValueError, match="shapes differ"):
-        td_target(torch.zeros(returns), torch.zeros(discounts), torch.zeros(value))
+        target(torch.zeros(returns), torch.zeros(discounts), torch.zeros(3, 2, 4, 5))
 
 
-def test_td_target() -> None:
-    returns, discounts, value = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.5, 0.0]]), torch.tensor([[4.0, 8.0]])
-    assert td_target(returns, discounts, value).tolist() == [[3.0, 2.0]]
+def test_a_target_is_the_return_and_the_discounted_value() -> None:
+    q = torch.tensor([[[[4.0, 1.0], [8.0, 9.0]]]])  # one member, one minibatch, two states, two actions
+    assert target(torch.tensor([[1.0, 2.0]]), torch.tensor([[0.5, 0.0]]), q).tolist() == [[3.0, 2.0]]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -239,7 +246,7 @@ def test_no_gradient_flows_through_the_target(name: str) -> None:
     history = History(algo)
     agent, network, members = history.agent, history.network, algo.ensemble_size
     batch = make_batch(members if algo.minibatch == "independent" else 1)
-    y = agent.targets(batch)
+    y, _ = agent.targets(batch)
     assert not y.requires_grad
     weights = {n: p.clone().requires_grad_() for n, p in history.weights[-1].items()}
     loss = torch.zeros(())
@@ -261,7 +268,7 @@ def test_lagging_weights_are_copies(count: int) -> None:
     """A gradient step leaves them alone, from the start and after an update, and only the oldest is dropped."""
     algo = algo_config("meanq", ensemble_size=2, learning_rate=0.1, target_snapshots=count)
     network = make_network()
-    agent = Agent(algo, network, random_params(network, 2, 0), torch.device("cpu"))
+    agent = make_agent(algo, network, random_params(network, 2, 0))
     newest_first = [agent.state_dict()["online"]] * count
     for seed in range(5):
         agent.learn(make_batch(2, seed))

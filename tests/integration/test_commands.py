@@ -59,16 +59,23 @@ def test_a_command_of_the_readme(command: str, tmp_path: Path) -> None:
         assert result.returncode == 0 and "learning_rate: 6.25e-05" in result.stdout
         assert "${" not in result.stdout, "values, not references to values"
         return
+    if "--dry-run" in arguments:
+        result = run(*arguments, cwd=tmp_path)
+        assert result.returncode == 0 and re.search(r"90 runs .* hours", result.stdout), result.stderr
+        assert not (tmp_path / "runs").exists()
+        return
     arguments = ["seed=0-1" if a == "seed=0-4" else a for a in arguments if not a.startswith("total_steps")]
+    is_study = any(a.startswith("+study=") for a in arguments)
+    arguments += ["seed=0"] if is_study else []
     tiny = [t for t in TINY if t.split("=")[0] not in {a.split("=")[0] for a in arguments}]
     kind = "atari" if "env=seaquest" in arguments else "minatar"
     own = any(a.startswith(("env=chain", "env=gymnasium", "env=custom")) for a in arguments)
-    if any(a.startswith("algo=dqn,") for a in arguments) or "algo=avg_dqn" in arguments:
+    if any(a.startswith("algo=dqn,") for a in arguments) or "algo=avg_dqn" in arguments or is_study:
         tiny = [t for t in tiny if not t.startswith("algo.ensemble_size")]
     result = run(*arguments, *tiny, *([] if own else [SHORT_GAMES[kind]]), cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     found = states(tmp_path / "runs")
-    expected = 1
+    expected = 6 * 3 if is_study else 1
     for argument in arguments:
         expected *= len(argument.partition("=")[2].split(",")) if "-m" in arguments else 1
         expected *= 2 if argument == "seed=0-1" else 1
@@ -175,6 +182,35 @@ def test_the_console_script_runs(tmp_path: Path) -> None:
     result = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     assert sorted(states(tmp_path / "runs").values()) == ["finished", "finished"]
+
+
+STUDY = """
+question: Does a union of sweeps run?
+paper: Nothing.
+refuted_by: A missing run.
+scales:
+  tiny:
+    machine: any
+    cost: seconds
+    common: total_steps=150 algo.first_update=50 evaluation.episodes=1 probe.states=2
+    runs:
+      - algo=dqn,rainbow env=chain seed=0-1
+      - algo=meanq_rainbow algo.ensemble_size=2 env=chain seed=1
+"""
+
+
+@pytest.mark.parametrize("launcher", ["basic", "submitit_local"])
+def test_a_study_is_the_union_of_its_sweeps(launcher: str, tmp_path: Path) -> None:
+    (tmp_path / "union.yaml").write_text(STUDY)
+    result = run("-m", "+study=union.yaml", "scale=tiny", f"hydra/launcher={launcher}", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "5 runs below runs/union" in result.stdout and "Does a union of sweeps run?" in result.stdout
+    assert states(tmp_path / "runs") == {
+        f"union/chain/{label}/seed_{seed}": "finished"
+        for label, seeds in (("dqn", (0, 1)), ("rainbow", (0, 1)), ("meanq_rainbow__ensemble_size=2", (1,)))
+        for seed in seeds
+    }
+    assert not [p for p in (tmp_path / "runs").rglob("*.yaml") if p.name != "config.yaml"], "runs and nothing else"
 
 
 @pytest.mark.parametrize("broken", [False, True])

@@ -1,0 +1,1 @@
+"""From run directories to numbers and figures. Reads files only."""

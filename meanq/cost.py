@@ -1,0 +1,108 @@
+"""What a run will take: a rough estimate in hours, from the arithmetic its networks do."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+
+from meanq.config import AlgoConfig, Config, bootstrap_rule
+from meanq.envs import Environment, FrameStack, make_env
+from meanq.rng import stream
+from meanq.sweep import Plan
+from meanq.train import make_network, member_generator
+
+# Fitted by hand to learner steps measured on 2 CPU cores (see `make bench`): arithmetic, weights, fixed overhead.
+_FLOPS_PER_SECOND = 65e9
+_SECONDS_PER_WEIGHT = 4e-9  # per update: optimiser and noise
+_SECONDS_PER_UPDATE = 4e-3
+_SECONDS_PER_ACTION = 0.5e-3
+_ENV_SECONDS = {"atari": 0.5e-3}
+_OTHER_ENV_SECONDS = 0.05e-3
+MACHINE = "2 CPU cores"
+
+
+def evaluations_per_update(algo: AlgoConfig) -> int:
+    """States that one network evaluates in one gradient step; a learned-from state counts three (forward, backward)."""
+    members, batch = algo.ensemble_size, algo.batch_size
+    all_members = bootstrap_rule(algo).all_members or algo.confidence_temperature is not None
+    rows = members if algo.minibatch == "independent" and all_members else 1
+    next_states = members * rows * batch
+    lagging = algo.target_snapshots if algo.target_network is not None else 1
+    return (3 * members * batch + next_states * (lagging + (1 if algo.double else 0))) * algo.parallel_networks
+
+
+class Estimator:
+    """Seconds of a run. Environments are made once each, to ask for their shapes."""
+
+    def __init__(self) -> None:
+        self._envs: dict[str, Environment] = {}
+
+    def seconds(self, config: Config) -> float:
+        """Acting and learning; evaluations, whose games may be short or long, are left out."""
+        algo = config.algo
+        if config.env.name not in self._envs:
+            self._envs[config.env.name] = make_env(config.env, stream(0, "cost"))
+        env = self._envs[config.env.name]
+        shape = FrameStack(config.env.stack, env.frame_shape, env.frame_dtype).state.shape
+        network = make_network(config, shape, env.num_actions, env.frame_scale)
+        weights = sum(p.numel() for p in network.init([member_generator(0, 0)]).values()) * algo.ensemble_size
+        flops = 2 * network.multiply_adds * evaluations_per_update(algo)
+        updates = max(0, config.total_steps - algo.first_update) / algo.interactions_per_update * algo.gradient_steps
+        per_update = flops / _FLOPS_PER_SECOND + weights * _SECONDS_PER_WEIGHT + _SECONDS_PER_UPDATE
+        per_step = _SECONDS_PER_ACTION + _ENV_SECONDS.get(config.env.kind, _OTHER_ENV_SECONDS)
+        return updates * per_update + config.total_steps * per_step
+
+
+def show_plan(console: Console, plan: Plan) -> None:
+    """The runs and what they will take, before the first begins."""
+    study = plan.study
+    if study is not None:
+        console.print(f"[bold]{study.name}[/], scale {plan.scale} ({study.scale(plan.scale).machine})", highlight=False)
+        for name, text in (("asks", study.question), ("paper", study.paper), ("refuted by", study.refuted_by)):
+            console.print(f"  {name}: {text}", highlight=False)
+    estimator = Estimator()
+    groups: dict[tuple[str, str], list[Config]] = defaultdict(list)
+    for config in plan.configs:
+        groups[config.env.name, config.label or ""].append(config)
+    table = Table(header_style="bold")
+    for name in ("environment", "run"):
+        table.add_column(name, overflow="fold")
+    for name in ("seeds", "runs", "interactions", "hours each", "hours"):
+        table.add_column(name, justify="right", no_wrap=True)
+    total = 0.0
+    for (env, label), configs in groups.items():
+        hours = estimator.seconds(configs[0]) / 3600
+        total += hours * len(configs)
+        table.add_row(
+            env,
+            label,
+            seed_ranges(config.seed for config in configs),
+            str(len(configs)),
+            f"{configs[0].total_steps:,}",
+            _hours(hours),
+            _hours(hours * len(configs)),
+        )
+    console.print(table)
+    console.print(
+        f"{len(plan.configs)} runs below {plan.configs[0].root}/{plan.configs[0].study}, roughly {_hours(total)} hours "
+        f"one after the other on {MACHINE}, evaluations not counted.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def seed_ranges(seeds: Iterable[int]) -> str:
+    """0-4,7, as one would write them."""
+    parts: list[list[int]] = []
+    for seed in sorted(seeds):
+        if parts and seed == parts[-1][1] + 1:
+            parts[-1][1] = seed
+        else:
+            parts.append([seed, seed])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in parts)
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.{max(0, 1 - math.floor(math.log10(max(hours, 1e-3))))}f}"

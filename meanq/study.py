@@ -1,0 +1,94 @@
+"""Studies: a question and the runs that answer it, one file each in ablations/."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import yaml
+
+from meanq.config import CONFIG_DIR, ConfigError, closest
+
+STUDY_DIR = CONFIG_DIR.parent / "ablations"
+
+
+@dataclass
+class Scale:
+    """The runs of a study for one kind of machine."""
+
+    machine: str
+    cost: str
+    runs: list[list[str]]  # sweeps, each written as on the command line; the study is their union
+    common: list[str] = field(default_factory=list)  # overrides of all runs, not part of their names
+
+
+@dataclass
+class Study:
+    """What is asked, what the paper answers, and what would refute that."""
+
+    name: str
+    question: str
+    paper: str
+    refuted_by: str
+    scales: dict[str, Scale]
+
+    def scale(self, name: str | None) -> Scale:
+        """The scale of this name."""
+        known = ", ".join(self.scales)
+        if name is None:
+            raise ConfigError(f"+study={self.name}: it needs a scale; write scale= and one of {known}")
+        if name not in self.scales:
+            raise ConfigError(f"scale={name}: +study={self.name} has no such scale; choose from {known}")
+        return self.scales[name]
+
+
+def study_names() -> list[str]:
+    """All studies of ablations/."""
+    return sorted(path.stem for path in STUDY_DIR.glob("*.yaml"))
+
+
+def load_study(name: str) -> Study:
+    """A study of ablations/, or a file of one's own, named by a path that ends in .yaml."""
+    own = name.endswith(".yaml")
+    path = Path(name) if own else STUDY_DIR / f"{name}.yaml"
+    if not path.is_file():
+        hint = "; there is no such file" if own else closest(name, study_names())
+        raise ConfigError(f"+study={name}: there is no such study{hint}")
+    try:
+        content = yaml.safe_load(path.read_text())
+        scales = {
+            scale: Scale(
+                machine=_text(entry.pop("machine")),
+                cost=_text(entry.pop("cost")),
+                runs=[shlex.split(sweep) for sweep in entry.pop("runs")],
+                common=shlex.split(entry.pop("common", "")),
+                **entry,
+            )
+            for scale, entry in content.pop("scales").items()
+        }
+        return Study(name=path.stem, scales=scales, **{key: _text(value) for key, value in content.items()})
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
+        needed = ", ".join(f.name for f in fields(Study) if f.name != "name")
+        detail = " ".join(str(error).split())
+        raise ConfigError(f"+study={name}: {path} is no study ({detail}); it needs {needed}") from None
+
+
+def _text(value: str) -> str:
+    return " ".join(value.split())
+
+
+def override_key(override: str) -> str:
+    """The field of an override, without + or ~."""
+    return override.lstrip("+~").partition("=")[0]
+
+
+def choose(jobs: Sequence[Sequence[str]], choices: dict[str, set[str]], study: str) -> list[list[str]]:
+    """Those jobs of a study that have one of the chosen values in every chosen field."""
+    kept = [list(job) for job in jobs]
+    for key, values in choices.items():
+        present = {o.partition("=")[2] for job in kept for o in job if override_key(o) == key}
+        for value in sorted(values - present):
+            known = ", ".join(sorted(present, key=lambda text: (len(text), text)))
+            raise ConfigError(f"{key}={value}: not among these runs of +study={study}; choose from {known}")
+        kept = [job for job in kept if any(override_key(o) == key and o.partition("=")[2] in values for o in job)]
+    return kept

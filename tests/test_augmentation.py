@@ -1,0 +1,235 @@
+"""Random shifts against padding with the border and cutting out, pixel by pixel."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import Tensor
+
+import meanq.agent
+from meanq.augmentation import random_shift
+from meanq.config import ConfigError
+from meanq.networks import Params, QNetwork
+from meanq.replay import Batch
+from meanq.train import check_shift
+from tests.helpers import algo_config, make_agent, network_config, random_params
+from tests.training import make_run
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def cut_out(image: np.ndarray, pixels: int, down: int, right: int) -> np.ndarray:
+    """One image [C, H, W], padded with its border and cut out, `down` and `right` of the middle."""
+    padded = np.pad(image, ((0, 0), (pixels, pixels), (pixels, pixels)), mode="edge")
+    shifted = np.zeros_like(image)
+    for y in range(image.shape[1]):
+        for x in range(image.shape[2]):
+            shifted[:, y, x] = padded[:, pixels + down + y, pixels + right + x]
+    return shifted
+
+
+def random_images(*shape: int, dtype: torch.dtype = torch.uint8, seed: int = 0) -> Tensor:
+    if dtype == torch.float32:
+        return torch.randn(shape, generator=seeded(seed))
+    return torch.randint(0, 2 if dtype == torch.bool else 256, shape, generator=seeded(seed)).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "pixels"),
+    [
+        ((1, 6, 3, 7, 7), 2),
+        ((3, 4, 2, 6, 9), 4),
+        ((2, 5, 1, 9, 4), 3),  # as far as a 4 pixels wide image may move
+        ((8, 3, 5, 5), 1),
+    ],
+    ids=str,
+)
+def test_a_shift_is_padding_and_cutting_out(shape: tuple[int, ...], pixels: int, dtype: torch.dtype) -> None:
+    images = random_images(*shape, dtype=dtype)
+    before = images.clone()
+    shifted = random_shift(images, pixels, seeded(7))
+    count = images[..., 0, 0, 0].numel()
+    down, right = torch.randint(-pixels, pixels + 1, (2, count, 1), generator=seeded(7)).squeeze(-1).tolist()
+    flat = images.reshape(count, *shape[-3:]).numpy()
+    expected = np.stack([cut_out(flat[n], pixels, down[n], right[n]) for n in range(count)]).reshape(shape)
+    assert shifted.shape == images.shape and shifted.dtype == dtype
+    assert np.array_equal(shifted.numpy(), expected)
+    assert torch.equal(images, before) and not torch.equal(shifted, images)
+
+
+def coordinates(height: int, width: int) -> Tensor:
+    """An image [1, H, W] whose pixels all say where they were."""
+    return (100.0 * torch.arange(height)[:, None] + torch.arange(width))[None]
+
+
+def test_every_image_has_its_own_shift_and_all_occur_alike() -> None:
+    pixels, rows, size = 3, 4, 600
+    images = coordinates(9, 11).expand(rows, size, 1, 9, 11)
+    middle = random_shift(images, pixels, seeded(1))[..., 0, 4, 5]
+    down, right = middle // 100 - 4, middle % 100 - 5
+    assert down.min() == right.min() == -pixels and down.max() == right.max() == pixels
+    combinations = ((down + pixels) * (2 * pixels + 1) + right + pixels).long()
+    counts = np.bincount(combinations.flatten().numpy(), minlength=49)
+    assert len(counts) == 49 and chisquare(counts).pvalue > 1e-3
+    assert (combinations[0] == combinations[1]).float().mean() < 0.1  # rows are not shifted alike
+    assert (combinations[:, 1:] == combinations[:, :-1]).float().mean() < 0.1  # nor neighbours in a row
+
+
+def test_the_frames_of_a_stack_move_together() -> None:
+    channels = 10_000.0 * torch.arange(4).view(4, 1, 1)
+    shifted = random_shift((coordinates(8, 6) + channels).expand(2, 50, 4, 8, 6), 2, seeded(2))
+    assert torch.equal(shifted - channels, shifted[:, :, :1].expand_as(shifted))
+
+
+def test_the_generator_goes_on() -> None:
+    images, generator = random_images(1, 20, 2, 8, 8), seeded(3)
+    first, second = random_shift(images, 2, generator), random_shift(images, 2, generator)
+    assert not torch.equal(first, second)
+    assert torch.equal(first, random_shift(images, 2, seeded(3)))
+
+
+# Learning from shifted images
+
+SHAPE, ACTIONS, BATCH = (4, 10, 10), 3, 24
+
+
+class Watched(QNetwork):
+    """Keeps the states that it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__(SHAPE, ACTIONS, network_config("minatar"), dueling=True, scale=1 / 255)
+        self.seen: list[Tensor] = []
+
+    def __call__(self, params: Params, states: Tensor) -> Tensor:
+        self.seen.append(states.clone())
+        return super().__call__(params, states)
+
+
+def make_batch(rows: int, **changes: Any) -> Batch:
+    generator = seeded(5)
+    fields: dict[str, Any] = {
+        "indices": np.zeros((rows, BATCH), dtype=np.int64),
+        "states": random_images(rows, BATCH, *SHAPE, seed=10),
+        "actions": torch.randint(ACTIONS, (rows, BATCH), generator=generator),
+        "returns": torch.randn(rows, BATCH, generator=generator),
+        "discounts": torch.full((rows, BATCH), 0.9),
+        "next_states": random_images(rows, BATCH, *SHAPE, seed=11),
+        "weights": torch.ones(rows, BATCH),
+    }
+    return Batch(**fields | changes)
+
+
+def shifts_of(shown: Tensor, images: Tensor, pixels: int) -> list[tuple[int, int]]:
+    """By how much each image was moved, found by trying all shifts."""
+    assert shown.dtype == images.dtype and shown.numel() == images.numel()
+    found = []
+    for moved, image in zip(shown.reshape(-1, *SHAPE).numpy(), images.reshape(-1, *SHAPE).numpy(), strict=True):
+        padded = np.pad(image, ((0, 0), (pixels, pixels), (pixels, pixels)), mode="edge")
+        fitting = [
+            (y - pixels, x - pixels)
+            for y in range(2 * pixels + 1)
+            for x in range(2 * pixels + 1)
+            if np.array_equal(moved, padded[:, y : y + SHAPE[1], x : x + SHAPE[2]])
+        ]
+        assert len(fitting) == 1, "this is no shift of the image"
+        found += fitting
+    return found
+
+
+@pytest.mark.parametrize(("minibatch", "rows"), [("independent", 2), ("shared", 1)])
+def test_states_and_next_states_are_shifted_independently(minibatch: str, rows: int) -> None:
+    """With Double DQN, too: both the weights that choose and those that evaluate see the same next states."""
+    algo = algo_config("meanq", ensemble_size=2, minibatch=minibatch, double=True, random_shift=2)
+    network = Watched()
+    agent = make_agent(algo, network, random_params(network, 2, 0))
+    batch = make_batch(rows)
+    agent.learn(batch)
+    evaluated, chosen, learned = network.seen
+    assert torch.equal(evaluated, chosen)
+    next_shifts, shifts = shifts_of(evaluated, batch.next_states, 2), shifts_of(learned, batch.states, 2)
+    for one in (next_shifts, shifts):
+        assert len(set(one)) > 10  # of 25
+    same = sum(a == b for a, b in zip(shifts, next_shifts, strict=True))
+    assert same < len(shifts) / 4
+    network.seen.clear()
+    agent.learn(batch)
+    assert shifts_of(network.seen[-1], batch.states, 2) != shifts
+
+
+def test_the_same_image_is_shifted_differently_as_state_and_as_next_state() -> None:
+    images = random_images(1, BATCH, *SHAPE)
+    network = Watched()
+    agent = make_agent(algo_config("dqn", random_shift=2), network, random_params(network, 1, 0))
+    agent.learn(make_batch(1, states=images, next_states=images))
+    evaluated, learned = network.seen
+    assert not torch.equal(evaluated, learned)
+
+
+def test_the_callers_batch_stays_as_it_was() -> None:
+    batch, again = make_batch(2), make_batch(2)
+    states, next_states = batch.states, batch.next_states
+    network = Watched()
+    make_agent(algo_config("meanq", ensemble_size=2, random_shift=2), network, random_params(network, 2, 0)).learn(
+        batch
+    )
+    assert batch.states is states and batch.next_states is next_states
+    assert torch.equal(batch.states, again.states) and torch.equal(batch.next_states, again.next_states)
+
+
+@pytest.mark.parametrize(("minibatch", "rows"), [("independent", 2), ("shared", 1)])
+def test_without_shifts_the_batch_is_left_alone_and_nothing_is_drawn(
+    minibatch: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> Tensor:
+        raise AssertionError("not to be called")
+
+    monkeypatch.setattr(meanq.agent, "random_shift", fail)
+    algo = algo_config("meanq", ensemble_size=2, minibatch=minibatch)
+    assert algo.random_shift == 0  # the default
+    network = Watched()
+    agent = make_agent(algo, network, random_params(network, 2, 0))
+    generator, batch = agent.state_dict()["generator"], make_batch(rows)
+    agent.learn(batch)
+    evaluated, learned = network.seen
+    assert torch.equal(evaluated.reshape(batch.next_states.shape), batch.next_states)
+    assert torch.equal(learned.reshape(batch.states.shape), batch.states)
+    assert torch.equal(agent.state_dict()["generator"], generator)
+
+
+def test_acting_sees_the_image_as_it_is() -> None:
+    network = Watched()
+    agent = make_agent(algo_config("meanq", ensemble_size=2, random_shift=2), network, random_params(network, 2, 0))
+    generator, state = agent.state_dict()["generator"], random_images(1, *SHAPE)
+    for explore in (False, True):
+        agent.values(state.numpy(), explore=explore)
+        assert torch.equal(network.seen.pop(), state)
+    assert torch.equal(agent.state_dict()["generator"], generator)
+
+
+# What is refused
+
+
+def test_states_that_are_no_images_cannot_be_shifted(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"algo\.random_shift=4: .*are no images; write algo\.random_shift=0"):
+        make_run(tmp_path, "env=chain", "algo.random_shift=4", "threads=1")
+
+
+def test_a_shift_of_the_whole_image_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"algo\.random_shift=10: images are 10x10; write less than that"):
+        make_run(tmp_path, "env=minatar/asterix", "algo.random_shift=10", "threads=1")
+    with pytest.raises(ConfigError, match=r"algo\.random_shift=-1: write 0 or more"):
+        make_run(tmp_path, "env=minatar/asterix", "algo.random_shift=-1", "threads=1")
+
+
+def test_the_shorter_side_limits_the_shift() -> None:
+    for shape in ((4, 10, 6), (4, 6, 10)):
+        check_shift(algo_config("meanq", random_shift=5), shape)
+        with pytest.raises(ConfigError, match="write less than that"):
+            check_shift(algo_config("meanq", random_shift=6), shape)
+    check_shift(algo_config("meanq", random_shift=0), (8,))

@@ -1,0 +1,261 @@
+"""ablations/: every study composes at every scale, is the union it says, and can be cut down from the command line."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from meanq import run
+from meanq.config import Config, ConfigError
+from meanq.cost import Estimator, evaluations_per_update, seed_ranges
+from meanq.study import STUDY_DIR, load_study, study_names
+from meanq.sweep import Plan, hydra_arguments, plan, register_schema
+from tests.helpers import algo_config, compose
+
+SCALES = [(name, scale) for name in study_names() for scale in load_study(name).scales]
+
+
+def planned(root: Path, *arguments: str) -> Plan:
+    register_schema()
+    result = plan(hydra_arguments(["-m", *arguments, f"root={root}"]))
+    assert result is not None
+    return result
+
+
+def cells(configs: list[Config]) -> dict[tuple[str, str], list[int]]:
+    """(environment, label) -> seeds."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for config in configs:
+        found.setdefault((config.env.name, config.label or ""), []).append(config.seed)
+    return found
+
+
+def test_the_studies_of_the_paper_and_ours_exist() -> None:
+    assert set(study_names()) >= {
+        "target_network",
+        "larger_model_more_updates",
+        "main_100k",
+        "main_500k",
+        "ensemble_size",
+        "sampling",
+    }
+    for name in study_names():
+        assert {"paper", "minatar"} <= load_study(name).scales.keys()
+
+
+@pytest.mark.parametrize(("name", "scale"), SCALES)
+def test_every_study_composes_at_every_scale(name: str, scale: str, tmp_path: Path) -> None:
+    """One seed is enough: seeds share everything else. So are three of the 26 games, which have a test of their own."""
+    games = ["env=alien,hero,up_n_down"] if name.startswith("main") and scale == "paper" else []
+    plan = planned(tmp_path, f"+study={name}", f"scale={scale}", "seed=0", *games)
+    study = load_study(name)
+    assert study.question and study.paper and study.refuted_by
+    assert study.scales[scale].machine and study.scales[scale].cost
+    assert {config.study for config in plan.configs} == {name}
+    small = scale != "paper"
+    for config in plan.configs:
+        assert config.env.kind == ("minatar" if scale == "minatar" else "atari")
+        assert config.total_steps >= (100_000 if small else config.env.main.total_steps)
+    assert not any(tmp_path.iterdir())
+
+
+GAMES = ("seaquest", "asterix", "bank_heist", "hero")
+ALGORITHMS = ("dqn", "dqn_no_target", "avg_dqn", "ens_dqn", "meanq", "meanq_no_target")
+ENSEMBLES = ("ens_dqn", "meanq", "meanq_no_target")
+
+
+def test_target_network_has_the_papers_runs(tmp_path: Path) -> None:
+    found = cells(planned(tmp_path, "+study=target_network", "scale=paper").configs)
+    assert found == {
+        (game, algo): list(range(20 if game == "asterix" and algo in ENSEMBLES else 5))
+        for game in GAMES
+        for algo in ALGORITHMS
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithms", "steps"),
+    [
+        ("main_100k", {"meanq_rainbow", "sunrise", "rainbow", "rainbow__multi_step=20"}, 100_000),
+        ("main_500k", {"meanq_rainbow", "rainbow_canonical"}, 500_000),
+    ],
+)
+def test_the_main_studies_have_26_games_and_5_seeds(
+    name: str, algorithms: set[str], steps: int, tmp_path: Path
+) -> None:
+    configs = planned(tmp_path, f"+study={name}", "scale=paper").configs
+    found = cells(configs)
+    assert len({env for env, _ in found}) == 26
+    assert {label for _, label in found} == algorithms
+    assert len(found) == 26 * len(algorithms) and all(seeds == list(range(5)) for seeds in found.values())
+    assert {config.total_steps for config in configs} == {steps}
+
+
+def test_ensemble_size_varies_nothing_else(tmp_path: Path) -> None:
+    configs = planned(tmp_path, "+study=ensemble_size", "scale=minatar", "seed=0", "algo=meanq_no_target").configs
+    assert [config.algo.ensemble_size for config in configs] == [1, 2, 3, 5, 10]
+    assert {config.label for config in configs} == {f"meanq_no_target__ensemble_size={k}" for k in (1, 2, 3, 5, 10)}
+
+
+def test_sampling_has_three_cells_with_and_without_a_target(tmp_path: Path) -> None:
+    configs = planned(tmp_path, "+study=sampling", "scale=minatar", "seed=0").configs
+    found = {(c.algo.minibatch, c.algo.priorities, c.algo.target_network is not None) for c in configs}
+    cells = [("independent", "per_member"), ("independent", "shared"), ("shared", "shared")]
+    assert found == {(*cell, target) for cell in cells for target in (True, False)}
+    assert len(configs) == 6 and {c.algo.bootstrap for c in configs} == {"mean"}
+
+
+def test_larger_model_more_updates_has_the_papers_variants(tmp_path: Path) -> None:
+    configs = planned(tmp_path, "+study=larger_model_more_updates", "scale=paper", "seed=0", "env=asterix").configs
+    found = {c.label: (c.algo.ensemble_size, c.algo.parallel_networks, c.algo.gradient_steps) for c in configs}
+    assert found == {
+        "meanq_rainbow": (5, 1, 1),
+        "rainbow": (1, 1, 1),
+        "rainbow_large": (1, 5, 1),
+        "rainbow_more_updates": (1, 1, 5),
+        "rainbow_large_more_updates": (1, 5, 5),
+    }
+
+
+def test_what_a_study_varies_is_chosen_from_and_the_rest_is_changed(tmp_path: Path) -> None:
+    plan = planned(
+        tmp_path,
+        *("+study=target_network", "scale=minatar", "algo=dqn,meanq", "env=minatar/breakout", "seed=0-1"),
+        *("total_steps=5000", "algo.learning_rate=0.1,0.2"),
+    )
+    assert cells(plan.configs) == {
+        ("minatar_breakout", f"{algo}__learning_rate={rate}__total_steps=5000"): [0, 1]
+        for algo in ("dqn", "meanq")
+        for rate in (0.1, 0.2)
+    }
+    assert {config.total_steps for config in plan.configs} == {5000}
+    assert [config.seed for config in plan.configs] == [0] * 4 + [1] * 4, "a study cut short still compares"
+
+
+def test_a_study_may_go_elsewhere(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "+study=sampling", "scale=minatar", "study=mine", "seed=0", "algo=meanq")
+    assert {config.study for config in plan.configs} == {"mine"}
+    assert all(override.count("study=") <= 1 for override in plan.shared_overrides)
+    assert f"root={tmp_path}" in plan.shared_overrides and "study=mine" in plan.shared_overrides
+
+
+def test_what_all_runs_share_is_not_in_their_names(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "+study=target_network", "scale=minatar", "seed=0")
+    assert {config.label for config in plan.configs} == set(ALGORITHMS)
+    assert all(
+        overrides[-1] == f"label='{c.label}'" for overrides, c in zip(plan.job_overrides, plan.configs, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["+study=target_networks", "scale=minatar"], "no such study; did you mean target_network?"),
+        (["+study=target_network"], "it needs a scale; write scale= and one of paper, minatar"),
+        (["+study=target_network", "scale=tiny"], "scale=tiny: .* choose from paper, minatar"),
+        (["scale=minatar"], "only a study has scales"),
+        (["+study=sampling", "+study=main_100k", "scale=minatar"], "one study at a time"),
+        (["+study=target_network", "scale=minatar", "seed=7"], "seed=7: not among these runs .* 0, 1, 2, 3, 4"),
+        (["+study=target_network", "scale=minatar", "algo=rainbow"], "algo=rainbow: not among these runs"),
+        (["+study=target_network", "scale=minatar", "total_stps=9"], "total_stps: there is no such field"),
+        (["+study=nowhere.yaml", "scale=minatar"], "there is no such file"),
+    ],
+)
+def test_a_mistake_gets_a_clear_line(arguments: list[str], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        planned(tmp_path, *arguments)
+
+
+def test_a_study_without_m_is_refused(tmp_path: Path) -> None:
+    register_schema()
+    with pytest.raises(ConfigError, match=r"\+study=sampling: this names several runs; add -m"):
+        plan(["+study=sampling", "scale=minatar", f"root={tmp_path}"])
+
+
+OWN = """
+question: Does it run?
+paper: Nothing.
+refuted_by: An error.
+scales:
+  tiny:
+    machine: any
+    cost: seconds
+    common: total_steps=200 algo.first_update=64
+    runs:
+      - algo=dqn,rainbow env=chain seed=0-1
+"""
+
+
+def test_a_study_file_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(OWN)
+    plan = planned(tmp_path, f"+study={tmp_path}/mine.yaml", "scale=tiny")
+    assert cells(plan.configs) == {("chain", "dqn"): [0, 1], ("chain", "rainbow"): [0, 1]}
+    assert {config.study for config in plan.configs} == {"mine"}
+
+
+@pytest.mark.parametrize("broken", ["[1, 2]", "question: x", OWN.replace("machine", "machin"), OWN + "why: x", "a: ["])
+def test_a_file_that_is_no_study_is_named(broken: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(broken)
+    with pytest.raises(
+        ConfigError, match=r"mine.yaml is no study .*; it needs question, paper, refuted_by, scales"
+    ) as e:
+        planned(tmp_path, f"+study={tmp_path}/mine.yaml", "scale=tiny")
+    assert "\n" not in str(e.value)
+
+
+def test_a_dry_run_lists_runs_and_hours_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["-m", "+study=sampling", "scale=minatar", "--dry-run", f"root={tmp_path}/runs"]
+    monkeypatch.setattr(sys, "argv", ["meanq", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        run.main()
+    out = capsys.readouterr().out
+    assert stop.value.code == 0
+    study = load_study("sampling")
+    assert all(text.split()[0] in out for text in (study.question, study.paper, study.refuted_by))
+    assert re.search(r"minatar_breakout │ meanq__priorities=shared +│ +0-4 │ +5 │ +100,000 │", out)
+    assert re.search(r"30 runs below .*/sampling, roughly [\d.]+ hours", out)
+    assert not any(tmp_path.iterdir())
+
+
+# What runs cost
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "evaluations"),
+    [
+        ("dqn", {}, 3 * 32 + 32),
+        ("double_dqn", {}, 3 * 32 + 2 * 32),
+        ("avg_dqn", {}, 3 * 32 + 5 * 32),
+        ("meanq", {}, 3 * 160 + 5 * 160),
+        ("meanq_no_target", {"target_snapshots": 7}, 3 * 160 + 5 * 160),
+        ("ens_dqn", {}, 3 * 160 + 160),
+        ("bootstrapped_dqn", {}, 3 * 160 + 160),
+        ("sunrise", {}, 3 * 160 + 2 * 160),
+        ("rainbow_large", {}, 5 * (3 * 32 + 2 * 32)),
+    ],
+)
+def test_evaluations_per_update(name: str, changes: dict[str, int], evaluations: int) -> None:
+    """Counted by hand: B = 32, K = 5."""
+    assert evaluations_per_update(algo_config(name, **changes)) == evaluations
+
+
+def test_estimates_grow_with_the_work() -> None:
+    seconds = Estimator().seconds
+    dqn, meanq = compose("algo=dqn", "env=seaquest"), compose("algo=meanq", "env=seaquest")
+    assert 0 < seconds(compose("algo=dqn", "env=chain")) < seconds(dqn) < seconds(meanq)
+    half = compose("algo=dqn", "env=seaquest", "total_steps=500000")
+    assert seconds(half) == pytest.approx(seconds(dqn) / 2, rel=0.01)
+    once, five = (compose(f"algo={a}", "env=minatar/asterix") for a in ("rainbow", "rainbow_more_updates"))
+    assert 3 < seconds(five) / seconds(once) < 5
+
+
+@pytest.mark.parametrize(("seeds", "text"), [([0, 1, 2], "0-2"), ([3], "3"), ([7, 0, 1, 4, 5], "0-1,4-5,7")])
+def test_seed_ranges(seeds: list[int], text: str) -> None:
+    assert seed_ranges(seeds) == text
+
+
+def test_every_file_of_ablations_is_a_study() -> None:
+    assert [path.stem for path in sorted(STUDY_DIR.glob("*.yaml"))] == study_names()
