@@ -51,6 +51,7 @@ class HyperparametersConfig:
     replay_capacity: int = MISSING
     target_period: int = MISSING
     epsilon_steps: int = MISSING
+    epsilon_with_noise: bool = MISSING
     value_min: float = MISSING
     value_max: float = MISSING
 
@@ -78,11 +79,12 @@ class EnvConfig:
 
 @dataclass
 class EpsilonConfig:
-    """Linear from start to end over `steps` interactions."""
+    """Linear from start to end over `steps` interactions; `with_noise`: also where noise or UCB explore."""
 
     start: float = MISSING
     end: float = MISSING
     steps: int = MISSING
+    with_noise: bool = False
 
 
 @dataclass

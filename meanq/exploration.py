@@ -15,8 +15,9 @@ def linear(schedule: EpsilonConfig, step: int) -> float:
 
 
 def random_share(algo: AlgoConfig, step: int) -> float:
-    """The probability of a random action at this interaction; noise or UCB explore without any."""
-    return linear(algo.epsilon, step) if algo.exploration in ("epsilon_greedy", "episode_member") else 0.0
+    """The probability of a random action at this interaction; noise or UCB may explore without any."""
+    by_itself = algo.exploration in ("ucb", "greedy") and not algo.epsilon.with_noise
+    return 0.0 if by_itself else linear(algo.epsilon, step)
 
 
 def upper_bound(q: np.ndarray, ucb_lambda: float, ensemble_std: str) -> np.ndarray:

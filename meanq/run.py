@@ -101,7 +101,7 @@ def main() -> None:
     except ConfigError as error:
         complain(error)
         sys.exit(2)
-    if dry_run:
+    if dry_run and planned:
         sys.exit(0)
     code: int | str | None = 0
     try:

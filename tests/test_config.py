@@ -90,6 +90,7 @@ def test_the_main_experiment_has_the_papers_values(name: str) -> None:
     assert algo.target_network == (None if name == "meanq_rainbow" else 2000)
     assert (algo.ucb_lambda, algo.ensemble_std, algo.mask_probability) == (1, "population", 1)
     assert (algo.confidence_temperature is None) == (name != "sunrise")
+    assert not algo.epsilon.with_noise, "Algorithm 2 has no random actions"
     assert (algo.discount, algo.max_gradient_norm, algo.priority_exponent, algo.random_shift) == (0.99, 10, 0.5, 0)
 
 
@@ -113,6 +114,11 @@ def test_the_ablations_differ_from_rainbow_in_what_they_say() -> None:
     main = {"ensemble_size": 5, "double": False, "target_network": None, "exploration": "ucb"}
     assert differing("meanq_rainbow") == main
     assert differing("meanq_rainbow_target") == {key: value for key, value in main.items() if key != "target_network"}
+
+
+def test_in_small_games_random_actions_help_noise_to_explore() -> None:
+    for env in ("minatar/breakout", "chain", "gymnasium"):
+        assert compose("algo=meanq_rainbow", f"env={env}").algo.epsilon.with_noise
 
 
 def test_without_noise_rainbow_explores_at_random() -> None:

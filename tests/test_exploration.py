@@ -1,6 +1,7 @@
 """Exploration: what an action is chosen by, and how often it is chosen at random."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -125,9 +126,11 @@ def test_epsilon_may_rise_or_stay() -> None:
 
 
 @pytest.mark.parametrize("exploration", ["ucb", "greedy"])
-def test_ucb_and_greedy_have_no_random_share(exploration: str) -> None:
+def test_ucb_and_greedy_have_no_random_share_unless_asked_for(exploration: str) -> None:
     algo = make_algo(exploration, epsilon=SCHEDULE)
     assert [random_share(algo, step) for step in (0, 100, 200, 300)] == [0, 0, 0, 0]
+    asked = make_algo(exploration, epsilon=replace(SCHEDULE, with_noise=True))
+    assert [random_share(asked, step) for step in (0, 100, 200, 300)] == pytest.approx([1, 0.55, 0.1, 0.1])
 
 
 @pytest.mark.parametrize("exploration", ["epsilon_greedy", "episode_member"])

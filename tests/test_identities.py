@@ -81,9 +81,10 @@ def test_the_main_agent_with_one_member_is_rainbow_without_target_and_double(no_
 )
 def test_each_technique_changes_rainbow(change: str, tmp_path: Path) -> None:
     """Guards the test above: one override of any of them does show."""
+    by_noise_alone = "algo.epsilon.with_noise=false"
     overrides = [o for o in RAINBOW if o.partition("=")[0] != change.partition("=")[0]]
-    ours = weights(train(tmp_path / "ours", *overrides, *SHORT, change).directory)
-    theirs = weights(train(tmp_path / "theirs", *RAINBOW, *SHORT).directory)
+    ours = weights(train(tmp_path / "ours", *overrides, *SHORT, by_noise_alone, change).directory)
+    theirs = weights(train(tmp_path / "theirs", *RAINBOW, *SHORT, by_noise_alone).directory)
     assert not torch.equal(ours["conv0.weight"][:1], theirs["conv0.weight"])
 
 

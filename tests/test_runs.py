@@ -238,7 +238,7 @@ def test_the_main_algorithms_train_with_any_technique_flipped(algo: str, env: st
             tmp_path, f"algo={algo}", f"env={env}", *short, limit, "total_steps=70", "algo.first_update=64", flip
         )
         assert run.step == 70 and np.isfinite([e.value for e in run.last_evaluation]).all()
-        assert all(np.isfinite(p).all() for p in weights(run.directory).values()), flip
+        assert all(p.isfinite().all() for p in weights(run.directory).values()), flip
 
 
 @pytest.mark.parametrize("env", ["pong", "minatar/freeway", "gymnasium"])

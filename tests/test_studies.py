@@ -56,7 +56,7 @@ def test_every_study_composes_at_every_scale(name: str, scale: str, tmp_path: Pa
     small = scale != "paper"
     for config in plan.configs:
         assert config.env.kind == ("minatar" if scale == "minatar" else "atari")
-        assert config.total_steps >= (100_000 if small else config.env.main.total_steps)
+        assert config.total_steps >= (50_000 if small else config.env.main.total_steps)
     assert not any(tmp_path.iterdir())
 
 
