@@ -107,7 +107,7 @@ def plan(arguments: Sequence[str]) -> Plan | None:
     try:
         with initialize_config_dir(config_path, version_base="1.3"):
             jobs = _study_jobs(study, scale, overrides) if study else _jobs(overrides)
-            if len(jobs) > 1 and not options.multirun and not options.cfg:
+            if (study or len(jobs) > 1) and not options.multirun and not options.cfg:
                 several = f"+study={study.name}" if study else _swept(overrides)
                 raise ConfigError(f"{several}: this names several runs; add -m to run them all")
             if options.cfg:

@@ -169,8 +169,10 @@ def test_a_mistake_gets_a_clear_line(arguments: list[str], says: str, tmp_path: 
 
 def test_a_study_without_m_is_refused(tmp_path: Path) -> None:
     register_schema()
-    with pytest.raises(ConfigError, match=r"\+study=sampling: this names several runs; add -m"):
-        plan(["+study=sampling", "scale=minatar", f"root={tmp_path}"])
+    one = ["seed=0", "algo=ens_dqn", "algo.target_network=null"]
+    for chosen in ([], one):
+        with pytest.raises(ConfigError, match=r"\+study=sampling: this names several runs; add -m"):
+            plan(["+study=sampling", "scale=minatar", *chosen, f"root={tmp_path}"])
 
 
 OWN = """
