@@ -29,7 +29,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar
@@ -78,6 +78,34 @@ def read_status(directory: Path) -> dict[str, Any]:
         return json.loads((directory / STATUS).read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return {}
+
+
+FINISHED = ("finished", "resumed", "skipped")  # outcomes of a run that has its last step
+
+
+@dataclass
+class Outcome:
+    """What became of a run in a sweep, as its directory tells."""
+
+    state: str  # one of FINISHED, failed, interrupted, killed, busy, or not started
+    resumed: int = 0  # how often, up to now
+    reason: str = ""
+
+    @classmethod
+    def of(cls, directory: Path, before: "Outcome | None" = None) -> "Outcome":
+        """Now; compared with the outcome `before` the sweep, finished ones are told apart."""
+        status = read_status(directory)
+        state = status.get("state", "not started")
+        resumed = 0
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+            resumed = len(json.loads((directory / META).read_text()).get("resumed", []))
+        if state != "finished" and lock_holder(directory):
+            state = "busy"
+        elif state == "running":
+            state = "killed"
+        elif before and state == "finished":
+            state = "skipped" if before.state == "finished" else "resumed" if resumed > before.resumed else state
+        return cls(state, resumed, status.get("reason", ""))
 
 
 def differences(directory: Path, config: Config) -> list[str]:
