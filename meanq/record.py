@@ -7,6 +7,7 @@
     timings.csv          speed and where the time went; the only table that depends on the machine
     weights.safetensors  online weights of all members, at the end
     status.json          running | finished | failed | interrupted, with progress or traceback
+    lock                 held by the process that trains here; its host and pid
     meta.json            versions, commit, host, timings
 
 Every file is replaced whole, never edited in place, so a crash leaves the last complete version.
@@ -14,11 +15,13 @@ Every file is replaced whole, never edited in place, so a crash leaves the last 
 
 import contextlib
 import csv
+import fcntl
 import io
 import json
 import os
 import platform
 import socket
+import struct
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -36,6 +39,9 @@ from meanq.evaluation import Episode
 CONFIG, STATUS, META = "config.yaml", "status.json", "meta.json"
 EVALUATIONS, TRAINING, TIMINGS = "evaluations.csv", "training.csv", "timings.csv"
 PROBES, WEIGHTS = "probes.npz", "weights.safetensors"
+LOCK = "lock"
+
+_FLOCK = "hhqqi4x"  # Linux's struct flock: type, whence, start, length, pid
 
 # Where a run is stored and mirrored is not part of what it is.
 _NOT_IDENTITY = ("root", "logger")
@@ -69,6 +75,37 @@ def read_status(directory: Path) -> dict[str, Any]:
         return json.loads((directory / STATUS).read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return {}
+
+
+def lock_holder(directory: Path) -> dict[str, Any] | None:
+    """Who trains here, {"host", "pid"} as far as that is known; None where nobody does. Raises OSError.
+
+    It asks without taking the lock, so it disturbs no one. Not for the process that holds the lock: a process does not
+    see its own POSIX locks, and closing any descriptor of the file, as this does, would release them.
+    """
+    try:
+        descriptor = os.open(directory / LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        # "Who would keep me from locking all of it for writing?" Asking needs no permission to write.
+        question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
+        content = os.read(descriptor, 4096)
+    finally:
+        os.close(descriptor)
+    if kind == fcntl.F_UNLCK:
+        return None
+    holder: dict[str, Any] = {"host": None, "pid": None}
+    with contextlib.suppress(ValueError, RecursionError):  # not written yet
+        written = json.loads(content)
+        if isinstance(written, dict):
+            holder |= {key: written.get(key) for key in holder}
+    # The system's pid is 0 or negative for a process of another host or container, or means nothing here. Where the
+    # holder is of this host it is the truth, while the file may still name the holder before.
+    if pid > 0 and holder["host"] in (None, socket.gethostname()):
+        holder["pid"] = pid
+    return holder
 
 
 def differences(directory: Path, config: Config) -> list[str]:
