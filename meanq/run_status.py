@@ -20,7 +20,7 @@ _WRITTEN_STATES = ("running", "finished", "failed", "interrupted")
 STALLED_SECONDS = 120.0  # a run that lives writes status.json at least every 30 s
 
 _SPEED_ROWS = 10  # of timings.csv: some of them include an evaluation, some do not
-_TAIL_BYTES, _LARGEST_TAIL, _LARGEST_STATUS = 8192, 2**22, 2**20
+_TAIL_BYTES, _LARGEST_TAIL, _LARGEST_STATUS = 4096, 2**22, 2**20
 
 
 @dataclass
@@ -53,8 +53,8 @@ class RunStatus:
         return None if self.step is None or not self.total_steps else self.step / self.total_steps
 
 
-def find_runs(root: Path, problems: list[str]) -> Iterator[Path]:
-    """Every run directory at or below root, links followed. What cannot be listed is added to problems."""
+def find_runs(root: Path, problems: list[tuple[str, str]]) -> Iterator[Path]:
+    """Every run directory at or below root, links followed; (directory, reason) of what cannot be listed is added."""
     seen: set[tuple[int, int]] = set()  # a link may lead back up
     waiting = [root]
     while waiting:
@@ -71,7 +71,7 @@ def find_runs(root: Path, problems: list[str]) -> Iterator[Path]:
             else:
                 waiting += [directory / n for n, entry in below.items() if not n.startswith(".") and entry.is_dir()]
         except OSError as error:
-            problems.append(f"{directory}: {error.strerror}")
+            problems.append((str(directory), error.strerror or str(error)))
 
 
 def _is_run(directory: Path, names: Iterable[str]) -> bool:

@@ -5,6 +5,9 @@ python -m meanq.status --watch          the same, refreshed until Ctrl-C
 python -m meanq.status --failed         why runs failed, with tracebacks
 python -m meanq.status RUN_DIRECTORY    all about one run
 python -m meanq.status --json           for scripts: a list with one object per run
+
+A run is `finished`, `interrupted` or `failed` where it said so. It is `running` while a process holds its lock,
+`stalled?` if that process has not written its status for two minutes, and `killed` if there is no such process.
 """
 
 import argparse
@@ -48,16 +51,25 @@ _STYLES = {
     "unreadable": "magenta",
 }
 _LEFT = ("environment", "label", "state", "states")
-_EVALUATED = "at step"
 # What becomes a heading, and what is left out, where the terminal is too narrow for all columns; the first that fits.
-_LAYOUTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+# How many seeds a mean is of, and at which step, is left out of no group.
+Layouts = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+_RUN_LAYOUTS: Layouts = (
     ((), ()),
     (("environment",), ()),
-    (("environment",), (_EVALUATED,)),
+    (("environment",), ("at step",)),
     (("environment", "label"), ()),
-    (("environment", "label"), (_EVALUATED,)),
-    (("environment", "label"), (_EVALUATED, "steps")),
-    (("environment", "label"), (_EVALUATED, "steps", "steps/s", "heartbeat")),
+    (("environment", "label"), ("at step",)),
+    (("environment", "label"), ("at step", "steps")),
+    (("environment", "label"), ("at step", "steps", "steps/s", "heartbeat")),
+)
+_GROUP_LAYOUTS: Layouts = (
+    ((), ()),
+    (("environment",), ()),
+    (("environment",), ("steps/s",)),
+    (("environment", "label"), ()),
+    (("environment", "label"), ("steps/s",)),
+    (("environment", "label", "states"), ("steps/s",)),
 )
 
 Row = dict[str, str]
@@ -68,7 +80,7 @@ class Overview:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.unlisted: list[str] = []
+        self.unlisted: list[tuple[str, str]] = []
         runs = [read_run(directory) for directory in find_runs(root, self.unlisted)]
         studies = {Path(run.directory).parent.parent.parent for run in runs}
         # The environment's name says enough where all runs are of one study.
@@ -84,11 +96,11 @@ class Overview:
         """The table, what went wrong, and the summary. Without a width, every line is complete."""
         collapsed = len(self.runs) > most if collapse is None else collapse
         rows = self._group_rows() if collapsed else self._run_rows()
-        lines = table(rows, width)
+        lines = table(rows, _GROUP_LAYOUTS if collapsed else _RUN_LAYOUTS, width)
         failed = [(run.directory, run.reason or "") for run in self.runs if run.state == "failed"]
         lines += _reasons("Failed (tracebacks: --failed)", failed, width)
         problems = [(run.directory, problem) for run in self.runs for problem in run.problems]
-        lines += _reasons("Cannot be read", [*problems, *((p.partition(": ")[0], p) for p in self.unlisted)], width)
+        lines += _reasons("Cannot be read", [*problems, *self.unlisted], width)
         lines += [Text(), *_folded(self.summary(), width, "bold")]
         if collapsed and collapse is None:
             lines += _folded(f"{len(rows)} rows, one for all seeds of a label; --all shows every run.", width, "dim")
@@ -117,7 +129,7 @@ class Overview:
                 "steps": f"{_steps(run.step)}/{_steps(run.total_steps)}",
                 "done": _percent(run.share),
                 "return": _number(run.evaluation_return),
-                _EVALUATED: _steps(run.evaluation_step),
+                "at step": _steps(run.evaluation_step),
                 "steps/s": _speed(run.steps_per_second),
                 "ETA": _duration(run.eta_seconds),
                 "heartbeat": _duration(run.heartbeat_age_seconds),
@@ -130,7 +142,8 @@ class Overview:
         for _, members in groupby(self.runs, key=lambda run: Path(run.directory).parent):
             runs = list(members)
             step, returns = comparable_returns(runs)
-            spread = f" ± {_number(stdev(returns))}" if len(returns) > 1 else ""
+            center = mean(returns) if returns else None
+            spread = f" ± {_number(stdev(returns), like=center)}" if len(returns) > 1 else ""
             shares = [run.share for run in runs if run.share is not None]
             speeds = [run.steps_per_second for run in runs if run.state == "running" and run.steps_per_second]
             etas = [run.eta_seconds for run in runs if run.eta_seconds is not None]
@@ -141,8 +154,8 @@ class Overview:
                     "seeds": str(len(runs)),
                     "states": _count_states(runs),
                     "done": _percent(mean(shares) if shares else None),
-                    "return": _number(mean(returns)) + spread if returns else "-",
-                    _EVALUATED: f"{len(returns)} at {_steps(step)}" if returns else "-",
+                    "return": _number(center) + spread,
+                    "of seeds": f"{len(returns)} at {_steps(step)}" if returns else "-",
                     "steps/s": _speed(sum(speeds) if speeds else None),
                     "ETA": _duration(max(etas, default=None)),
                 }
@@ -165,11 +178,11 @@ def comparable_returns(runs: Sequence[RunStatus]) -> tuple[int | None, list[floa
     return step, [run.evaluation_return for run in deciding if run.evaluation_step == step]  # type: ignore[misc]
 
 
-def table(rows: Sequence[Row], width: int | None) -> list[Text]:
+def table(rows: Sequence[Row], layouts: Layouts, width: int | None) -> list[Text]:
     """Aligned columns. On a terminal of this width, what repeats is shown once, as a heading where space is short."""
     if width is None:
         return _columns(rows, (), ())
-    for headings, omitted in _LAYOUTS:
+    for headings, omitted in layouts:
         lines = _columns(_without_repetition(rows), headings, omitted)
         if max(line.cell_len for line in lines) <= width:
             break
@@ -178,7 +191,8 @@ def table(rows: Sequence[Row], width: int | None) -> list[Text]:
     for row, line in zip(rows, lines[1:], strict=True):
         for depth in range(len(headings)):
             if any(row[name] != before.get(name) for name in headings[: depth + 1]):
-                folded = _folded(row[headings[depth]], width - depth, "" if depth else "bold")
+                style = "bold" if depth == 0 else _state_style(row["states"]) if depth == 2 else ""
+                folded = _folded(row[headings[depth]], width - depth, style)
                 with_headings += [Text(" " * depth) + part for part in folded]
         with_headings.append(line)
         before = row
@@ -317,10 +331,12 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{math.floor(100 * share)}%"
 
 
-def _number(value: float | None) -> str:
+def _number(value: float | None, like: float | None = None) -> str:
+    """With as many decimals as suit the value, or another."""
     if value is None:
         return "-"
-    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}" if abs(value) < 1000 else f"{value:,.0f}"
+    size = abs(value if like is None else like)
+    return f"{value:.2f}" if size < 10 else f"{value:.1f}" if size < 1000 else f"{value:,.0f}"
 
 
 def _speed(value: float | None) -> str:
@@ -418,9 +434,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("root", nargs="?", type=Path, default=Path("runs"), help="a directory of runs, or one run")
     rows = parser.add_mutually_exclusive_group()
     rows.add_argument("--group", action="store_true", help="one row for all seeds of a label")
-    rows.add_argument(
-        "--all", action="store_true", help=f"a row for every run, also where there are > {COLLAPSE_ABOVE}"
-    )
+    rows.add_argument("--all", action="store_true", help=f"a row for every run, even of more than {COLLAPSE_ABOVE}")
     rows.add_argument("--failed", action="store_true", help="only failed runs, with their tracebacks")
     parser.add_argument("--json", action="store_true", help="a JSON list of runs")
     watch_help = f"refresh until Ctrl-C (every {WATCH_SECONDS:g} s)"
@@ -453,7 +467,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     overview = Overview(root)
     if not overview.runs:
-        why = "".join(f"; {problem}" for problem in overview.unlisted[:1])
+        why = "".join(f" ({directory}: {reason})" for directory, reason in overview.unlisted[:1])
         print(f"meanq: {root}: no run in it or below it{why}; name the root= of your runs", file=sys.stderr)
         return 2
     collapse = True if options.group else False if options.all else None
