@@ -102,32 +102,35 @@ def _read_status(directory: Path, run: RunStatus) -> str:
     """The state; progress, reason and holder are set on the way."""
     try:
         state = _load_status(directory, run)
-        if state != "running":
+        if state == "finished":
             return state
-        if _locked(directory, run) is False:
+        locked_for = _locked_seconds(directory, run)
+        if locked_for is None:
             state = _load_status(directory, run)  # it may have ended between the two questions
             return state if state != "running" else _without_lock(directory, run)
     except FileNotFoundError:
-        if _locked(directory, run):
+        if _locked_seconds(directory, run) is not None:
             return "starting"
         run.problems.append(f"no {STATUS}")
         return "unreadable"
     except (OSError, ValueError) as error:
         run.problems.append(_explain(error))
         return "unreadable"
-    return "running" if _fresh(run) else "stalled?"
+    if run.heartbeat_age_seconds is not None and locked_for < run.heartbeat_age_seconds:  # what it says is of before
+        return "starting" if locked_for < STALLED_SECONDS else "stalled?"
+    return state if state != "running" or _fresh(run) else "stalled?"
 
 
-def _locked(directory: Path, run: RunStatus) -> bool | None:
-    """Whether someone trains here; None where the lock cannot be asked for."""
-    try:
-        holder = lock_holder(directory)
-    except OSError as error:
-        run.problems.append(f"{LOCK}: {error.strerror}")
+def _locked_seconds(directory: Path, run: RunStatus) -> float | None:
+    """For how long someone has been training here; None where nobody does. The holder signs the file when it begins."""
+    holder = lock_holder(directory)
+    if holder is None:
         return None
-    if holder is not None:
-        _set_holder(run, holder)
-    return holder is not None
+    _set_holder(run, holder)
+    try:
+        return max(0.0, time.time() - (directory / LOCK).stat().st_mtime)
+    except OSError:  # given back this very moment
+        return None
 
 
 def _load_status(directory: Path, run: RunStatus) -> str:
@@ -164,7 +167,7 @@ def _without_lock(directory: Path, run: RunStatus) -> str:
 
 def _set_holder(run: RunStatus, holder: dict[str, Any]) -> None:
     host, pid = holder.get("host"), holder.get("pid")
-    run.host = host if isinstance(host, str) else None
+    run.host = host if isinstance(host, str) and host != "?" else None
     run.pid = pid if isinstance(pid, int) else None
 
 

@@ -19,7 +19,7 @@ import pexpect
 import pytest
 
 from meanq import run_status
-from meanq.record import lock_holder
+from meanq.record import DirectoryLock, lock_holder
 from meanq.run_status import STATES, RunStatus, find_runs, read_run
 from meanq.status import Overview, comparable_returns, main
 
@@ -78,11 +78,12 @@ def hold() -> Iterator[Hold]:
     """Another process that holds a run's lock until it is killed."""
     processes = []
 
-    def start(directory: Path, content: str = "", call: str = "lockf") -> "subprocess.Popen[str]":
+    def start(directory: Path, content: str = "", call: str = "lockf", age: float = 3600) -> "subprocess.Popen[str]":
         command = [sys.executable, "-c", HOLD, str(directory / "lock"), content, call]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         processes.append(process)
         assert process.stdout is not None and process.stdout.readline() == "held\n"
+        os.utime(directory / "lock", (time.time() - age,) * 2)
         return process
 
     yield start
@@ -122,7 +123,7 @@ def test_a_read_only_lock_file_can_be_asked_for(tmp_path: Path, hold: Hold) -> N
 def test_what_the_file_says_counts_only_where_the_system_does_not_know_better(tmp_path: Path, hold: Hold) -> None:
     (tmp_path / "a").mkdir()
     process = hold(tmp_path / "a", "half a JS")
-    assert lock_holder(tmp_path / "a") == {"host": None, "pid": process.pid}
+    assert lock_holder(tmp_path / "a") == {"host": "?", "pid": process.pid}
     (tmp_path / "b").mkdir()
     process = hold(tmp_path / "b", json.dumps(HERE))
     assert lock_holder(tmp_path / "b") == {"host": HERE["host"], "pid": process.pid}, "the file names an earlier holder"
@@ -158,6 +159,19 @@ def test_states(tmp_path: Path, hold: Hold) -> None:
     assert state_of(running) == "killed", "at once, although its heartbeat is fresh"
 
 
+def test_the_lock_that_training_takes(tmp_path: Path) -> None:
+    directory = make_run(tmp_path, state="running", step=10)
+    lock = DirectoryLock(directory)
+    lock.acquire()
+    try:
+        os.utime(directory / "status.json")
+        asked = [sys.executable, "-m", "meanq.status", "--json", str(tmp_path)]
+        run = json.loads(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)[0]
+        assert (run["state"], run["host"], run["pid"]) == ("running", socket.gethostname(), os.getpid())
+    finally:
+        lock.release()
+
+
 def test_a_silent_run_of_an_unlocked_directory_was_killed(tmp_path: Path) -> None:
     assert state_of(make_run(tmp_path, seed=0, state="running", lock=HERE)) == "killed"
     elsewhere = {"host": "elsewhere", "pid": 1}
@@ -169,16 +183,6 @@ def test_another_hosts_heartbeat_counts_where_its_lock_cannot_be_seen(tmp_path: 
     elsewhere = {"host": "elsewhere", "pid": 1}
     assert state_of(make_run(tmp_path, seed=0, state="running", lock=elsewhere, age=20)) == "running"
     assert state_of(make_run(tmp_path, seed=1, state="running", age=20)) == "running", "no lock file"
-
-
-def test_a_lock_that_cannot_be_asked_for_leaves_the_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unsupported(directory: Path) -> None:
-        raise OSError(37, "No locks available")
-
-    monkeypatch.setattr(run_status, "lock_holder", unsupported)
-    run = read_run(make_run(tmp_path, seed=0, state="running", lock=HERE))
-    assert (run.state, run.problems) == ("running", ["lock: No locks available"])
-    assert state_of(make_run(tmp_path, seed=1, state="running", lock=HERE, age=121)) == "stalled?"
 
 
 def test_a_run_that_ends_while_it_is_read_was_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,6 +204,18 @@ def test_a_run_that_begins(tmp_path: Path, hold: Hold) -> None:
     hold(directory)
     assert state_of(directory) == "starting"
     assert list(find_runs(tmp_path, [])) == [directory]
+
+
+@pytest.mark.parametrize("before", ["running", "interrupted", "failed"])
+def test_a_run_that_begins_again(tmp_path: Path, hold: Hold, before: str) -> None:
+    directory = make_run(tmp_path, seed=0, state=before, step=10, age=500)
+    process = hold(directory, age=3)
+    run = read_run(directory)
+    assert (run.state, run.pid) == ("starting", process.pid), "what it wrote is of the process before"
+    os.utime(directory / "lock", (time.time() - 200,) * 2)
+    assert state_of(directory) == "stalled?"
+    os.utime(directory / "status.json")
+    assert state_of(directory) == before, "written by the process that holds the lock"
 
 
 @pytest.mark.parametrize(
@@ -232,6 +248,9 @@ def test_no_kind_of_file_makes_it_wait_or_raise(tmp_path: Path) -> None:
         os.mkfifo(directory / name)
     problems = read_run(directory).problems
     assert problems == ["status.json is no file", "evaluations.csv is no file", "timings.csv is no file"]
+    (directory / "status.json").unlink()
+    (directory / "status.json").write_text('{"state": "running", "total_steps": 5, "step": 1}')
+    assert state_of(directory) == "running", "asking a pipe for its lock does not wait either"
     for name in ("status.json", "evaluations.csv", "timings.csv", "lock"):
         (directory / name).unlink()
         (directory / name).mkdir()
