@@ -249,7 +249,9 @@ def details(run: RunStatus) -> list[Text]:
         "speed": None if run.steps_per_second is None else f"{_speed(run.steps_per_second)} steps/s",
         "done": None if run.eta_seconds is None else _clock(run.eta_seconds),
         "heartbeat": None if run.heartbeat_age_seconds is None else f"{_duration(run.heartbeat_age_seconds)} ago",
-        "process": None if run.pid is None else f"{run.pid} on {run.host or 'an unknown host'}",
+        "process": None
+        if run.pid is None
+        else f"{run.pid} on {run.host or 'an unknown host'}" + ", gone" * (run.state == "killed"),
     }
     lines = [Text(_printable(run.directory), style="bold")]
     for name, value in facts.items():
