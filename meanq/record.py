@@ -26,10 +26,11 @@ import re
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar
@@ -78,34 +79,6 @@ def read_status(directory: Path) -> dict[str, Any]:
         return json.loads((directory / STATUS).read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return {}
-
-
-FINISHED = ("finished", "resumed", "skipped")  # outcomes of a run that has its last step
-
-
-@dataclass
-class Outcome:
-    """What became of a run in a sweep, as its directory tells."""
-
-    state: str  # one of FINISHED, failed, interrupted, killed, busy, or not started
-    resumed: int = 0  # how often, up to now
-    reason: str = ""
-
-    @classmethod
-    def of(cls, directory: Path, before: "Outcome | None" = None) -> "Outcome":
-        """Now; compared with the outcome `before` the sweep, finished ones are told apart."""
-        status = read_status(directory)
-        state = status.get("state", "not started")
-        resumed = 0
-        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
-            resumed = len(json.loads((directory / META).read_text()).get("resumed", []))
-        if state != "finished" and lock_holder(directory):
-            state = "busy"
-        elif state == "running":
-            state = "killed"
-        elif before and state == "finished":
-            state = "skipped" if before.state == "finished" else "resumed" if resumed > before.resumed else state
-        return cls(state, resumed, status.get("reason", ""))
 
 
 def differences(directory: Path, config: Config) -> list[str]:
@@ -202,9 +175,12 @@ def lock_holder(directory: Path) -> dict[str, Any] | None:
         return None
     try:
         # Who would keep us from locking all of it for writing? To ask needs no permission to write.
-        # struct flock as Linux on 64 bits has it: type, whence, start, length, process
-        query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
+        if sys.platform == "darwin":  # start, length, process, type, whence
+            query = struct.pack("qqihh", 0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
+            _, _, pid, kind, _ = struct.unpack("qqihh", fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
+        else:  # type, whence, start, length, process, as Linux has it on 64 bits
+            query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
         content = b"" if kind == fcntl.F_UNLCK else os.read(descriptor, 4096)
     except OSError:
         return None

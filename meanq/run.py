@@ -18,7 +18,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from meanq.config import CONFIG_DIR, Config, ConfigError, from_omegaconf
-from meanq.record import FINISHED, BusyError, Outcome, read_status, run_directory
+from meanq.record import BusyError, read_status, run_directory
+from meanq.run_status import FINISHED, Outcome
 from meanq.sweep import CONFIG_NAME, Plan, expand_seed_ranges, hydra_arguments, plan, register_schema, run_label
 
 # The process that has the command line, and the exit codes of runs in it: there a sweep goes on after a failure, and

@@ -1,5 +1,6 @@
 """What a run is doing, from its directory alone: read only, whatever state the directory is in, and without torch."""
 
+import contextlib
 import json
 import math
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, BinaryIO
 
-from meanq.record import CONFIG, EVALUATIONS, LOCK, STATUS, TIMINGS, lock_holder
+from meanq.record import CONFIG, EVALUATIONS, LOCK, META, STATUS, TIMINGS, lock_holder
 
 # In the order of the summary. A run writes the words running, finished, failed and interrupted itself.
 STATES = ("finished", "running", "starting", "stalled?", "interrupted", "killed", "failed", "unreadable")
@@ -51,6 +52,32 @@ class RunStatus:
     def share(self) -> float | None:
         """Of the run that is done."""
         return None if self.step is None or not self.total_steps else self.step / self.total_steps
+
+
+FINISHED = ("finished", "resumed", "skipped")  # outcomes of a run that has its last step
+
+
+@dataclass
+class Outcome:
+    """What became of a run in a sweep, as its directory tells."""
+
+    state: str  # one of STATES, with resumed and skipped for kinds of finished, or not started
+    resumed: int = 0  # how often, up to now
+    reason: str = ""
+
+    @classmethod
+    def of(cls, directory: Path, before: "Outcome | None" = None) -> "Outcome":
+        """Now; compared with the outcome `before` the sweep, finished ones are told apart."""
+        if not (directory / STATUS).exists():
+            return cls("not started")
+        run = read_run(directory)
+        resumed = 0
+        with contextlib.suppress(OSError, ValueError), _open(directory / META) as file:
+            resumed = len(_json_object(META, file.read(_LARGEST_STATUS)).get("resumed", ()))
+        state = run.state
+        if before and state == "finished":
+            state = "skipped" if before.state == "finished" else "resumed" if resumed > before.resumed else state
+        return cls(state, resumed, run.reason or "")
 
 
 def find_runs(root: Path, problems: list[tuple[str, str]]) -> Iterator[Path]:

@@ -16,7 +16,8 @@ from rich.table import Table
 
 from meanq.config import Config
 from meanq.evaluation import Episode
-from meanq.record import EVALUATIONS, META, Outcome, read_status
+from meanq.record import EVALUATIONS, META, read_status
+from meanq.run_status import Outcome
 from meanq.train import Progress
 
 _REFRESH_SECONDS = 0.2
