@@ -71,6 +71,8 @@ def execute(config: Config) -> int:
         return 1
     finally:
         reporter.close()
+        if run is not None:
+            run.close_mirror()
     return 0
 
 

@@ -19,6 +19,7 @@ from meanq.config import AlgoConfig, Config, ConfigError
 from meanq.envs import FrameStack, make_env
 from meanq.evaluation import Episode, Evaluator, learned_reward, make_probes
 from meanq.exploration import Explorer, random_share
+from meanq.mirror import Mirror, make_mirror
 from meanq.networks import QNetwork, parameter_count
 from meanq.record import Record, run_directory
 from meanq.replay import BernoulliMask, Replay, replay_bytes
@@ -107,8 +108,11 @@ class Run:
         self._game_return = 0.0
         self._last_return: float | None = None
         self._last_log = (0, 0.0)  # step, seconds
+        self._periods = (config.probe.every, config.evaluation.every, config.log_every)  # of rows
         self.step = 0
         self.last_evaluation: list[Episode] = []
+        self.state = "interrupted"  # until it says otherwise
+        self._mirror: Mirror | None = None
 
     def facts(self) -> str:
         """What will be trained, in a line."""
@@ -125,6 +129,7 @@ class Run:
         started = time.perf_counter()
         self.record.create()
         self.record.meta(threads=torch.get_num_threads(), device=self.device.type)
+        self._mirror = make_mirror(config.logger, self.directory)
         reporter.started(config, self.directory, self.facts())
         self._probe()
         self._start_game()
@@ -146,14 +151,23 @@ class Run:
                 self.record.flush()
             if last or self.step % config.log_every == 0:
                 self._log(time.perf_counter() - started)
+            if self._mirror and (last or any(self.step % every == 0 for every in self._periods)):
+                self._mirror.update(self.step)
             reporter.progress(Progress(self.step, random_share(algo, self.step), self._last_return))
         self.record.weights(self.agent.online)
         seconds = time.perf_counter() - started
         self.record.meta(threads=torch.get_num_threads(), device=self.device.type, seconds=seconds)
         self.record.status("finished", step=self.step)
+        self.state = "finished"
+
+    def close_mirror(self) -> None:
+        """Wait, for a bounded time, until the mirror has what the directory has."""
+        if self._mirror:
+            self._mirror.close(self.state)
 
     def stop(self, state: str, **details: Any) -> None:
         """Leave complete tables behind when the run ends before its time."""
+        self.state = state
         if self.record.created:
             self.record.flush()
             self.record.status(state, step=self.step, **details)
