@@ -247,15 +247,14 @@ class WandbSink:
             reinit="create_new",
             settings=settings,
         )
-        self._run.define_metric("*", step_metric="step")
         self.position = self._run.starting_step if mode == "online" else 0
 
     def log(self, point: Point) -> None:
-        """W&B's own step is the interaction, too; `step` is there to be an axis in charts."""
+        """W&B's step is the interaction."""
         import wandb
 
         histograms = {name: wandb.Histogram(values) for name, values in point.histograms.items()}  # type: ignore
-        self._run.log({"step": point.step, **point.scalars, **histograms}, step=point.step)
+        self._run.log({**point.scalars, **histograms}, step=point.step)
         self.position = point.step + 1
 
     def close(self, state: str) -> None:
