@@ -3,7 +3,7 @@
 python -m meanq.dashboard --entity my_team                   make the view in the project meanq, and print its address
 python -m meanq.dashboard --entity my_team --json            print its definition; needs no network
 
-It needs W&B's own library for workspaces: pip install 'meanq[wandb]'.
+It needs W&B's own library for workspaces: pip install wandb-workspaces.
 """
 
 import argparse
@@ -99,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             view = workspace(arguments.entity, arguments.project)
         except ModuleNotFoundError as error:
-            raise ConfigError(f"{error.name} is not installed: pip install 'meanq[wandb]'") from None
+            raise ConfigError(f"{error.name} is not installed: pip install wandb-workspaces") from None
         if arguments.json:
             print(json.dumps(definition(view), indent=2))
             return 0

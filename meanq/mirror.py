@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from meanq.config import WANDB_MODES, LoggerConfig
+from meanq.config import WANDB_MODES, ConfigError, LoggerConfig
 from meanq.points import Point, read_config, read_points
 from meanq.record import _NOT_IDENTITY, META, WEIGHTS, write_atomically
 
@@ -79,6 +79,8 @@ class ProcessMirror:
         self._log = directory / LOG
         package = str(Path(__file__).parents[1])
         path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        environment.pop("WANDB_SERVICE", None)  # W&B's helper of a process above us, which ends when that one does
         settings = json.dumps(asdict(logger))
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -86,7 +88,7 @@ class ProcessMirror:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+                env=environment,
                 start_new_session=True,  # Ctrl-C is for training
             )
         assert self._process.stdin is not None
@@ -298,15 +300,16 @@ def has_key() -> bool:
     """Whether W&B finds credentials; asks neither a person nor the network."""
     import wandb
 
-    return bool(wandb.login(prompt=False, verify=False))
+    try:
+        return bool(wandb.login(prompt=False, verify=False))
+    except wandb.Error as error:
+        raise ConfigError(f"W&B cannot use its API key ({' '.join(str(error).split())}); run `wandb login`") from None
 
 
 def destination(logger: LoggerConfig, mode: str) -> str:
     """What tells two mirrors of one run apart."""
-    import wandb
-
-    host = wandb.setup().settings.base_url if mode == "online" else "local"
-    return f"{mode} {host} {logger.entity or '-'}/{logger.project}"
+    host = os.environ.get("WANDB_BASE_URL", "default host") if mode == "online" else "here"
+    return f"{mode}, {host}, {logger.entity or 'default entity'}/{logger.project}"
 
 
 def is_mirrored(directory: Path, where: str, state: str) -> bool:

@@ -9,6 +9,7 @@ import pickle
 import shutil
 import signal
 import struct
+import subprocess
 import sys
 import time
 import types
@@ -264,7 +265,8 @@ def test_a_resumed_run_has_each_step_once_in_one_directory(finished: Path, direc
     assert exit_codes(found) == [0]
 
 
-def test_two_runs_of_one_process_are_two(finished: Path, tmp_path: Path) -> None:
+def test_two_runs_of_one_process_are_two(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_SERVICE", "3-1-unix-/of/somebody/else")
     directories = [shutil.copytree(finished, tmp_path / name) for name in ("one", "two")]
     config = yaml.safe_load((finished / "config.yaml").read_text())
     (directories[1] / "config.yaml").write_text(yaml.safe_dump({**config, "seed": 1}))
@@ -290,9 +292,6 @@ class FakeWandb(types.ModuleType):
         self.options: dict[str, Any] = {}
         self.exit_code = -1
         self.starting_step = 121
-
-    def setup(self) -> Any:
-        return types.SimpleNamespace(settings=types.SimpleNamespace(base_url="https://example.org"))
 
     def Settings(self, **settings: Any) -> Any:
         return settings
@@ -390,6 +389,25 @@ def test_a_mirror_that_hangs_costs_bounded_time(directory: Path, capfd: pytest.C
     assert time.monotonic() - started < 10
     assert mirror._process.poll() is not None, "it is not left behind"
     assert "was not complete after logger.finish_seconds=0.5" in capfd.readouterr().err
+
+
+def test_without_being_told_a_key_decides(directory: Path) -> None:
+    script = "from meanq.config import LoggerConfig; from meanq.mirror import resolve_mode as r;" + (
+        "print(r(LoggerConfig(name='wandb')), r(LoggerConfig(name='wandb', mode='offline')))"
+    )
+    for environment, expected in (
+        ({}, "offline offline"),
+        ({"WANDB_API_KEY": "a" * 40}, "online offline"),
+        ({"WANDB_API_KEY": "a" * 40, "WANDB_MODE": "offline"}, "offline offline"),
+    ):
+        result = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "WANDB_SILENT": "true", **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert result.stdout.strip() == expected, result.stderr
 
 
 def status(directory: Path, state: str) -> None:
