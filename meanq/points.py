@@ -6,6 +6,7 @@ nothing of theirs. The names are explained in docs/wandb.md.
 
 import csv
 import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,11 @@ import yaml
 from meanq.record import CONFIG, EVALUATIONS, PROBES, TIMINGS, TRAINING
 
 _LONG_HORIZON = 500_000  # from here on scores are normalised as in the paper's table 2
+# What the readers of CSV and arrays raise where a file is not what its name says.
+_DAMAGE = (
+    *(OSError, EOFError, MemoryError, KeyError, ValueError, TypeError, AttributeError, NotImplementedError),
+    *(csv.Error, zipfile.BadZipFile, zlib.error),
+)
 
 
 class UnreadableRunError(ValueError):
@@ -39,9 +45,13 @@ def read_config(directory: Path) -> dict[str, Any]:
         config = yaml.safe_load((directory / CONFIG).read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UnreadableRunError(f"{directory / CONFIG}: {_one_line(error)}") from None
-    if not isinstance(config, dict):
-        raise UnreadableRunError(f"{directory / CONFIG}: holds no configuration")
-    return config
+    try:
+        named = [config["study"], config["label"], config["env"]["name"], config["algo"]["name"]]
+        if all(isinstance(name, str) for name in named) and isinstance(config["seed"], int):
+            return config
+    except (KeyError, TypeError, IndexError):
+        pass
+    raise UnreadableRunError(f"{directory / CONFIG}: is not the configuration of a run")
 
 
 def read_points(directory: Path) -> list[Point]:
@@ -70,7 +80,7 @@ def read_points(directory: Path) -> list[Point]:
             point = add(step, probe_metrics(q, true_q))
             point.scalars.update(_normalised_spread(point.scalars))
             point.histograms["probe/q"] = q.ravel()
-    except (OSError, KeyError, ValueError, TypeError, csv.Error, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         raise UnreadableRunError(f"{directory}: cannot be read ({_one_line(error)})") from None
     return [points[step] for step in sorted(points)]
 

@@ -25,12 +25,17 @@ def find_runs(root: Path) -> list[Path]:
     return sorted(path.parent for path in root.rglob(STATUS) if (path.parent / CONFIG).exists())
 
 
+def _state(directory: Path) -> str:
+    status: Any = read_status(directory)
+    return str(status.get("state")) if isinstance(status, dict) else "unknown"
+
+
 def reason_to_skip(directory: Path) -> str | None:
     """Why a run is not to be uploaded now; None where it is."""
     lock_holder: Any = getattr(record, "lock_holder", None)
     if lock_holder and (holder := lock_holder(directory)):
         return f"is being trained, by process {holder.get('pid')} on {holder.get('host')}"
-    state = read_status(directory).get("state", "unknown")
+    state = _state(directory)
     return None if state in _FINAL else f"is not finished: its state is {state}"
 
 
@@ -49,7 +54,7 @@ def logger_settings(directory: Path, arguments: argparse.Namespace) -> LoggerCon
 
 def upload(directory: Path, arguments: argparse.Namespace) -> str:
     """Mirror one run; what was done, in words."""
-    state = read_status(directory)["state"]
+    state = _state(directory)
     logger = logger_settings(directory, arguments)
     where = destination(logger, arguments.mode)
     if not arguments.force and is_mirrored(directory, where, state):

@@ -142,12 +142,16 @@ def plant(directory: Path, kind: str) -> Path:
         np.savez(directory / "probes.npz", step=np.array([0]), q=np.array([Payload(proof)], dtype=object))
     elif kind == "pickle":
         (directory / "probes.npz").write_bytes(pickle.dumps(Payload(proof)))
+    elif kind == "truncated":
+        (directory / "probes.npz").write_bytes((directory / "probes.npz").read_bytes()[:900])
+    elif kind == "other":
+        (directory / "config.yaml").write_text("env: [1, 2]\n")
     else:
         (directory / "config.yaml").write_text(f"!!python/object/apply:os.mkdir ['{proof}']\n")
     return proof
 
 
-@pytest.mark.parametrize("kind", ["array", "pickle", "yaml"])
+@pytest.mark.parametrize("kind", ["array", "pickle", "yaml", "truncated", "other"])
 def test_reading_a_directory_runs_nothing(kind: str, directory: Path) -> None:
     proof = plant(directory, kind)
     with pytest.raises(UnreadableRunError) as raised:
@@ -453,7 +457,7 @@ def test_a_run_that_went_on_is_uploaded_again(directory: Path, finished: Path) -
     assert [row["_step"] for row in history(found)] == [0, 60, 80, 120, 160, 180, 240] and exit_codes(found) == [0]
 
 
-@pytest.mark.parametrize("kind", ["array", "pickle", "yaml"])
+@pytest.mark.parametrize("kind", ["array", "pickle", "yaml", "truncated", "other"])
 def test_uploading_somebody_elses_directory_runs_nothing(
     kind: str, finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
