@@ -25,7 +25,7 @@ from typing import Any, Literal, Protocol
 
 from meanq.config import WANDB_MODES, ConfigError, LoggerConfig
 from meanq.points import Point, read_config, read_points
-from meanq.record import _NOT_IDENTITY, META, WEIGHTS, write_atomically
+from meanq.record import _NOT_IDENTITY, META, WEIGHTS, read_status, write_atomically
 
 LOG, DONE = "mirror.log", "mirror.json"
 WANDB_DIRECTORY, TENSORBOARD_DIRECTORY = "wandb", "tensorboard"
@@ -157,6 +157,8 @@ def follow(directory: Path, logger: LoggerConfig, reports: Iterator[str]) -> Non
             _log(sink, directory, through)
         else:
             state = report
+    if not state:  # training was killed, or the pipe was full at its end
+        state = str(read_status(directory).get("state"))
     if state == "finished":
         _log(sink, directory, math.inf)
     # Else the last step may lack the rows of some table, which a resumed run would then add to a step already logged.

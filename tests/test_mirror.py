@@ -269,6 +269,17 @@ def test_a_resumed_run_has_each_step_once_in_one_directory(finished: Path, direc
     assert exit_codes(found) == [0]
 
 
+def test_a_state_that_was_not_reported_is_read(directory: Path) -> None:
+    for state, code, rows in (("finished", 0, 7), ("running", 255, 4)):
+        status(directory, state)
+        mirror = ProcessMirror(OFFLINE, directory)
+        mirror.update(120)
+        mirror._pipe.close()
+        assert mirror._process.wait(60) == 0
+        found = records(directory)
+        assert (exit_codes(found), len(history(found))) == ([code], rows)
+
+
 def test_two_runs_of_one_process_are_two(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_SERVICE", "3-1-unix-/of/somebody/else")
     directories = [shutil.copytree(finished, tmp_path / name) for name in ("one", "two")]
