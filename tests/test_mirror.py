@@ -211,7 +211,6 @@ def test_a_wrong_field_is_one_line(override: str, message: str) -> None:
 def test_an_offline_run_has_exactly_the_rows_of_the_tables(tmp_path: Path) -> None:
     logger = ("logger=wandb", "logger.tags=[mine]", "logger.weights=true", "logger.finish_seconds=120")
     run = train(tmp_path, *SHORT, *SCORES, *logger, "seed=3", "study=s", "label=l")
-    run.close_mirror()
     found = records(run.directory)
     points = read_points(run.directory)
     rows = history(found)
@@ -527,7 +526,9 @@ def test_the_documentation_names_every_metric(finished: Path) -> None:
 def test_a_run_without_rows_is_mirrored(tmp_path: Path) -> None:
     config: Config = compose(f"root={tmp_path}", *SHORT)
     record = Record(tmp_path / "run", config)
-    record.create()
+    record.open()
+    record.start()
+    record.close()
     mirror_all(OFFLINE, tmp_path / "run", "failed")
     found = records(tmp_path / "run")
     assert history(found) == [] and exit_codes(found) == [1]

@@ -173,3 +173,20 @@ def test_a_mirror_outlives_signals_but_not_training(how: signal.Signals, tmp_pat
     rows = [row["_step"] for row in history(found)]
     assert exit_codes(found) == [255]
     assert rows == [50 * i for i in range(len(rows))] and len(rows) > 1
+
+
+def test_a_run_that_was_killed_and_resumed_is_one_run_with_each_step_once(tmp_path: Path) -> None:
+    arguments = (*TINY, "total_steps=400", "checkpoint.every=60", "logger=wandb", "logger.finish_seconds=120")
+    command = [sys.executable, "-m", "meanq.run", *arguments]
+    training = subprocess.Popen(command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.DEVNULL)
+    directory = tmp_path / RUN / "seed_0"
+    try:
+        assert wait_until(lambda: list(directory.glob("checkpoint/state-1*")))
+    finally:
+        training.kill()
+        training.wait()
+    result = run(*arguments, cwd=tmp_path)
+    assert result.returncode == 0 and "resumed from step" in result.stdout, result.stderr
+    found = records(directory)
+    assert [row["_step"] for row in history(found)] == list(range(0, 401, 50))
+    assert exit_codes(found) == [0]
