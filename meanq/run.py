@@ -113,6 +113,9 @@ def main() -> None:
                 code = 1
         else:
             hydra.main(config_path=str(CONFIG_DIR), config_name=CONFIG_NAME, version_base="1.3")(job)()
+    except ConfigError as error:  # of the launcher
+        complain(error)
+        code = 2
     except KeyboardInterrupt:
         print("\nmeanq: stopped; the tables of each run are complete up to its last row", file=sys.stderr)
         code = 130
