@@ -25,6 +25,10 @@ class Learned:
     gradient_norm: Tensor  # mean over members, before clipping
 
 
+class DivergedError(FloatingPointError):
+    """Learning has produced something that is not a finite number: going on is useless."""
+
+
 class Agent:
     """K members: online weights, lagging weights, and their optimiser."""
 
@@ -145,12 +149,23 @@ class Agent:
             kept = self.target[name][: -len(online)]
             self.target[name] = torch.cat([online.detach(), kept])
 
+    def check_finite(self) -> None:
+        """Raise where a weight is no number any more."""
+        for name, weights in self.online.items():
+            if not torch.isfinite(weights).all():
+                raise DivergedError(f"a weight of {name} is not a finite number")
+
     def state_dict(self) -> dict[str, Any]:
-        """Weights, lagging weights, optimiser, noise."""
+        """Weights, lagging weights, the optimiser's moments by the weights' names, noise."""
+        moments = self._optimiser.state
         return {
             "online": {name: p.detach().clone() for name, p in self.online.items()},
             "target": None if self.target is None else {name: p.clone() for name, p in self.target.items()},
-            "optimiser": self._optimiser.state_dict(),
+            "optimiser": {
+                name: {key: value.clone() for key, value in moments[p].items()}
+                for name, p in self.online.items()
+                if p in moments
+            },
             "generator": self._generator.get_state(),
         }
 
@@ -160,6 +175,13 @@ class Agent:
             for name, p in self.online.items():
                 p.copy_(state["online"][name])
         if self.target is not None:
-            self.target = {name: p.clone() for name, p in state["target"].items()}
-        self._optimiser.load_state_dict(state["optimiser"])
+            self.target = {name: p.to(self._device, copy=True) for name, p in state["target"].items()}
+        # The settings of the optimiser come from the configuration; a checkpoint has its moments alone.
+        numbers = {name: i for i, name in enumerate(self.online)}
+        self._optimiser.load_state_dict(
+            {
+                "state": {numbers[name]: moments for name, moments in state["optimiser"].items()},
+                "param_groups": self._optimiser.state_dict()["param_groups"],
+            }
+        )
         self._generator.set_state(state["generator"])

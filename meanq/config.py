@@ -149,6 +149,14 @@ class ProbeConfig:
 
 
 @dataclass
+class CheckpointConfig:
+    """What survives a kill, see checkpoint.py."""
+
+    every: int = MISSING
+    keep: bool = MISSING
+
+
+@dataclass
 class LoggerConfig:
     """Where a run is mirrored to, besides its directory."""
 
@@ -172,6 +180,7 @@ class Config:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     probe: ProbeConfig = field(default_factory=ProbeConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
 
 
@@ -227,6 +236,7 @@ def check(config: Config) -> None:
         ("probe.states", config.probe.states, 1),
         ("probe.every", config.probe.every, 1),
         ("probe.seed", config.probe.seed, 0),
+        ("checkpoint.every", config.checkpoint.every, 1),
         ("env.stack", config.env.stack, 1),
         ("network.hidden", config.network.hidden, 1),
         ("algo.ensemble_size", algo.ensemble_size, 1),

@@ -31,18 +31,25 @@ class Evaluator:
         self._config = config
         self._envs: list[Environment] = []
 
-    def __call__(self, values: Values, step: int) -> list[Episode]:
-        """The episodes of the evaluation at this interaction."""
+    def __call__(self, values: Values, step: int, meanwhile: Callable[[], None] = lambda: None) -> list[Episode]:
+        """The episodes of the evaluation at this interaction; `meanwhile` is called all along."""
         config = self._config
         generators = [stream(config.seed, "evaluation", step, i) for i in range(config.evaluation.episodes)]
         if not self._envs:  # made with a generator of their own: making an environment may draw from it
             self._envs = [make_env(config.env, stream(config.seed, "evaluation")) for _ in generators]
         for env, generator in zip(self._envs, generators, strict=True):
             env.seed(generator)
-        return play(values, self._envs, config.env.stack, config.algo.discount, config.env.clip_rewards)
+        return play(values, self._envs, config.env.stack, config.algo.discount, config.env.clip_rewards, meanwhile)
 
 
-def play(values: Values, envs: Sequence[Environment], stack: int, discount: float, clip: bool) -> list[Episode]:
+def play(
+    values: Values,
+    envs: Sequence[Environment],
+    stack: int,
+    discount: float,
+    clip: bool,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> list[Episode]:
     """One greedy episode in each environment; states of all running games are evaluated together."""
     stacks = [FrameStack(stack, env.frame_shape, env.frame_dtype) for env in envs]
     for env, frames in zip(envs, stacks, strict=True):
@@ -52,6 +59,7 @@ def play(values: Values, envs: Sequence[Environment], stack: int, discount: floa
     running = list(range(len(envs)))
     factor = 1.0  # discount ** length
     while running:
+        meanwhile()
         q = values(np.stack([stacks[i].state for i in running])).mean(0)  # [running, A]
         if episodes[running[0]].length == 0:
             for i, value in zip(running, q.max(-1), strict=True):

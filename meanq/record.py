@@ -6,26 +6,33 @@
     training.csv         losses, values and schedules, means since the row before
     timings.csv          speed and where the time went; the only table that depends on the machine
     weights.safetensors  online weights of all members, at the end
-    status.json          running | finished | failed | interrupted, with progress or traceback
-    meta.json            versions, commit, host, timings
+    status.json          running | finished | failed | interrupted, with progress or traceback; its age is the heartbeat
+    meta.json            versions, commit, host, timings, the steps at which the run was resumed
+    checkpoint/          what is needed to go on (checkpoint.py), until the run is finished
+    lock                 held by the process that trains here
 
 Every file is replaced whole, never edited in place, so a crash leaves the last complete version.
 """
 
 import contextlib
 import csv
+import errno
+import fcntl
 import io
 import json
 import os
 import platform
+import re
 import socket
+import struct
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import yaml
@@ -35,10 +42,12 @@ from meanq.evaluation import Episode
 
 CONFIG, STATUS, META = "config.yaml", "status.json", "meta.json"
 EVALUATIONS, TRAINING, TIMINGS = "evaluations.csv", "training.csv", "timings.csv"
-PROBES, WEIGHTS = "probes.npz", "weights.safetensors"
+PROBES, WEIGHTS, LOCK = "probes.npz", "weights.safetensors", "lock"
 
-# Where a run is stored and mirrored is not part of what it is.
-_NOT_IDENTITY = ("root", "logger")
+# Where a run is stored and mirrored, and how often it is saved, is not part of what it is.
+_NOT_IDENTITY = ("root", "logger", "checkpoint")
+_HEARTBEAT_SECONDS = 10.0
+_TEMPORARY = re.compile(r"\.[a-z.]+\.\w{8}")  # what a crash leaves of write_atomically
 
 
 def run_directory(config: Config) -> Path:
@@ -94,10 +103,83 @@ def check_directory(directory: Path, config: Config) -> None:
             raise ConfigError(
                 f"{directory} holds another run ({'; '.join(different)}): write another label= or study=, or remove it"
             )
-    elif any(directory.iterdir()):
+    elif any(path.name != LOCK and not _TEMPORARY.fullmatch(path.name) for path in directory.iterdir()):
         raise ConfigError(
             f"{directory} holds files but no {CONFIG}, so it is not a run: write another label= or study="
         )
+
+
+_REMEDY = "remove the directory to start the run again from the beginning"
+
+
+class BusyError(RuntimeError):
+    """Another process trains in this directory."""
+
+
+class DirectoryLock:
+    """At most one process trains in a directory.
+
+    A POSIX record lock: the system drops it when its process ends, however that happens, and NFS passes it on to its
+    server, so it holds between the machines of a cluster.
+    """
+
+    _held: ClassVar[dict[Path, int]] = {}  # of this process, to which its own locks do not show
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory.absolute() / LOCK
+
+    def acquire(self) -> None:
+        """Take the lock, or raise BusyError."""
+        if self._path in self._held:
+            raise BusyError(f"{self._path.parent} is being trained by this very process")
+        while True:
+            handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(handle)
+                if error.errno not in (errno.EACCES, errno.EAGAIN):
+                    raise ConfigError(
+                        f"root: {self._path.parent} is on a file system without locks ({error.strerror}), so two "
+                        "processes could train there at once; write a root on another one"
+                    ) from None
+                holder = lock_holder(self._path.parent) or {}
+                who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
+                raise BusyError(f"{self._path.parent} is being trained by {who}") from None
+            # A holder that ended between our two calls has removed the file we locked: then lock the new one.
+            if self._path.exists() and os.path.samestat(os.fstat(handle), self._path.stat()):
+                break
+            os.close(handle)
+        os.truncate(handle, 0)
+        os.write(handle, _json_bytes({"host": socket.gethostname(), "pid": os.getpid()}))
+        self._held[self._path] = handle
+
+    def release(self) -> None:
+        """Give the lock back."""
+        handle = self._held.pop(self._path, None)
+        if handle is not None:
+            self._path.unlink(missing_ok=True)
+            os.close(handle)
+
+
+def lock_holder(directory: Path) -> dict[str, Any] | None:
+    """Who trains in a directory; None: nobody. Only asks, and so disturbs no one."""
+    path = directory.absolute() / LOCK
+    # To open and close the file of a lock that this process holds would drop it.
+    if path in DirectoryLock._held:
+        return {"host": socket.gethostname(), "pid": os.getpid()}
+    try:
+        with path.open("rb") as file:
+            # struct flock as Linux on 64 bits has it: type, whence, start, length, process
+            query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            if struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, query))[0] == fcntl.F_UNLCK:
+                return None
+            try:
+                return json.loads(file.read())
+            except json.JSONDecodeError:  # taken this very moment
+                return {"host": "?", "pid": "?"}
+    except OSError:
+        return None
 
 
 class Record:
@@ -106,25 +188,92 @@ class Record:
     def __init__(self, directory: Path, config: Config) -> None:
         self.directory = directory
         self._config = config
-        self.created = False
+        self._lock = DirectoryLock(directory)
         self._tables: dict[str, list[dict[str, Any]]] = {EVALUATIONS: [], TRAINING: [], TIMINGS: []}
         self._changed: set[str] = set()
         self._probe_steps: list[int] = []
         self._probe_q: list[np.ndarray] = []
         self._true_q: np.ndarray | None = None
+        self._checkpoint: int | None = None  # the step of the newest
+        self._resumed: list[int] = []
+        self._next_heartbeat = 0.0
 
-    def create(self) -> None:
-        """Make the directory, or empty the unfinished run in it."""
-        check_directory(self.directory, self._config)
+    def open(self) -> None:
+        """Make the directory, or enter the unfinished run in it; no other process can until close."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            for name in (EVALUATIONS, TRAINING, TIMINGS, PROBES, WEIGHTS, STATUS, META):
-                (self.directory / name).unlink(missing_ok=True)
-            self._write(CONFIG, yaml.safe_dump(asdict(self._config), sort_keys=False).encode())
+            self._lock.acquire()
+            check_directory(self.directory, self._config)
+            for path in self.directory.iterdir():
+                if _TEMPORARY.fullmatch(path.name):
+                    path.unlink()
+            self._checkpoint = read_status(self.directory).get("checkpoint")
+            if not (self.directory / CONFIG).exists():
+                self._write(CONFIG, yaml.safe_dump(asdict(self._config), sort_keys=False).encode())
         except OSError as error:
+            self._lock.release()
             raise ConfigError(f"root={self._config.root}: cannot write there ({error})") from None
-        self.created = True
+        except ConfigError:
+            self._lock.release()
+            raise
+
+    def close(self) -> None:
+        """Let others in."""
+        self._lock.release()
+
+    def start(self) -> None:
+        """Begin at the first interaction, with empty tables."""
+        self._checkpoint = None
+        for name in (EVALUATIONS, TRAINING, TIMINGS, PROBES, WEIGHTS, META):
+            (self.directory / name).unlink(missing_ok=True)
         self.status("running", step=0)
+
+    def position(self) -> dict[str, int]:
+        """How much has been written so far."""
+        return {**{name: len(rows) for name, rows in self._tables.items()}, PROBES: len(self._probe_steps)}
+
+    def resume(self, step: int, position: Mapping[str, int]) -> None:
+        """Take the tables up where they stood at a checkpoint: what was written after it will be written again."""
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+            self._resumed = list(json.loads((self.directory / META).read_text()).get("resumed", []))
+        self._resumed.append(step)
+        self._checkpoint = step
+        for name in self._tables:
+            rows = self._read_rows(name)
+            self._tables[name] = rows[: self._at_least(name, len(rows), position[name])]
+        self._read_probes(position[PROBES])
+        for name, rows in self._tables.items():
+            if rows:
+                self._changed.add(name)
+            else:
+                (self.directory / name).unlink(missing_ok=True)
+        self.flush()
+        self.status("running", step=step)
+
+    def _read_rows(self, table: str) -> list[dict[str, Any]]:
+        try:
+            with (self.directory / table).open(newline="") as file:
+                return list(csv.DictReader(file))
+        except FileNotFoundError:
+            return []
+
+    def _read_probes(self, count: int) -> None:
+        try:
+            with np.load(self.directory / PROBES, allow_pickle=False) as probes:
+                steps, q = probes["step"], probes["q"]
+                self._true_q = probes.get("true_q")
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(f"{self.directory / PROBES} cannot be read ({error}); {_REMEDY}") from None
+        self._at_least(PROBES, len(steps), count)
+        self._probe_steps, self._probe_q = steps[:count].tolist(), list(q[:count])
+        self._changed.add(PROBES)
+
+    def _at_least(self, name: str, found: int, wanted: int) -> int:
+        if found < wanted:
+            raise ConfigError(
+                f"{self.directory / name} has {found} rows where the checkpoint knows of {wanted}; {_REMEDY}"
+            )
+        return wanted
 
     def evaluation(self, step: int, episodes: Sequence[Episode]) -> None:
         """Add one evaluation."""
@@ -164,13 +313,26 @@ class Record:
         tensors = {name: p.detach().cpu().contiguous() for name, p in params.items()}
         self._write(WEIGHTS, save(tensors))
 
+    def checkpointed(self, step: int) -> None:
+        """Remember, in status.json, that there is a checkpoint, so that its loss cannot go unnoticed."""
+        self._checkpoint = step
+
     def status(self, state: str, **details: Any) -> None:
         """Say where the run stands."""
-        self._write(STATUS, _json_bytes({"state": state, "total_steps": self._config.total_steps, **details}))
+        known = {} if self._checkpoint is None else {"checkpoint": self._checkpoint}
+        content = {"state": state, "total_steps": self._config.total_steps, **details, **known}
+        self._write(STATUS, _json_bytes(content))
+        self._next_heartbeat = time.monotonic() + _HEARTBEAT_SECONDS
+
+    def heartbeat(self) -> None:
+        """Show that the run lives, now and then; called all the time, so it costs next to nothing."""
+        if time.monotonic() >= self._next_heartbeat:
+            os.utime(self.directory / STATUS)
+            self._next_heartbeat = time.monotonic() + _HEARTBEAT_SECONDS
 
     def meta(self, **details: Any) -> None:
         """Store what is worth knowing about the circumstances."""
-        self._write(META, _json_bytes({**circumstances(), **details}))
+        self._write(META, _json_bytes({**circumstances(), **details, "resumed": self._resumed}))
 
     def _row(self, table: str, row: Mapping[str, Any]) -> None:
         self._tables[table].append(dict(row))

@@ -67,6 +67,7 @@ class Replay:
         self.prioritized = prioritized
         self.priority_exponent = priority_exponent
         self.device = device
+        self.frame_dtype = frame_dtype
         self._generator = generator
         self._slots = ring_slots(capacity, stack)
         self._state_shape = (stack * frame_shape[0], *frame_shape[1:])
@@ -82,7 +83,7 @@ class Replay:
         self._age = np.zeros(self._slots, dtype=np.int64)  # frames since the episode's start
         self._mask = mask
         self._masks = np.zeros((self._slots, mask.members if mask else 0), dtype=bool)  # which members learn from it
-        self._head = -1  # the slot of the newest frame
+        self._stored = 0  # frames stored so far; number n lies in slot n % slots, until it is overwritten
         self._pending: list[int] = []  # starts whose M-step successor is still to come
         self._active = np.zeros(self._slots, dtype=bool)
         self._num_active = 0
@@ -91,6 +92,11 @@ class Replay:
 
     def __len__(self) -> int:
         return self._num_active
+
+    @property
+    def _head(self) -> int:
+        """The slot of the newest frame."""
+        return (self._stored - 1) % self._slots
 
     def start(self, frame: np.ndarray) -> None:
         """Begin an episode at its first frame."""
@@ -147,7 +153,7 @@ class Replay:
         np.maximum(self._max_priority, priorities.max(axis=1), out=self._max_priority)
 
     def _store(self, frame: np.ndarray, age: int) -> None:
-        self._head = (self._head + 1) % self._slots
+        self._stored += 1
         # The frame that is overwritten now belongs to the stacks of the next `stack` starts. Those before the last
         # of them went when earlier frames were overwritten.
         self._set_active((self._head + self.stack - 1) % self._slots, False)
@@ -200,37 +206,48 @@ class Replay:
         pixels = torch.index_select(self._frames, 0, torch.from_numpy(frames.reshape(-1)))
         return pixels.view(*slots.shape, *self._state_shape).to(self.device)
 
+    def held_frames(self) -> range:
+        """The numbers of the frames that are not overwritten yet."""
+        return range(max(0, self._stored - self._slots), self._stored)
+
+    def get_frames(self, numbers: range) -> np.ndarray:
+        """Frames [n, size] by their numbers."""
+        return self._frames_np[np.arange(numbers.start, numbers.stop) % self._slots]
+
+    def set_frames(self, numbers: range, frames: np.ndarray) -> None:
+        """Put frames back where they were."""
+        self._frames_np[np.arange(numbers.start, numbers.stop) % self._slots] = frames
+
     def state_dict(self) -> dict[str, Any]:
-        """Everything that load_state_dict needs to make an equal replay."""
+        """Everything but the frames, which are many and never change: they are saved as they come."""
+        used = len(self.held_frames())
         return {
-            "frames": self._frames_np.copy(),
-            "actions": self._actions.copy(),
-            "rewards": self._rewards.copy(),
-            "terminal": self._terminal.copy(),
-            "ends": self._ends.copy(),
-            "age": self._age.copy(),
-            "active": self._active.copy(),
-            "masks": self._masks.copy(),
-            "head": self._head,
+            **{name: getattr(self, f"_{name}")[:used].copy() for name in _SLOT_ARRAYS},
+            "stored": self._stored,
             "pending": list(self._pending),
             "max_priority": self._max_priority.copy(),
-            "trees": self._trees.state_dict(),
+            "trees": self._trees.state_dict(used),
             "generator": self._generator.bit_generator.state,
             "mask_generator": self._mask.generator.bit_generator.state if self._mask else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the replay that gave this state."""
-        self._frames_np[:] = state["frames"]
-        for name in ("actions", "rewards", "terminal", "ends", "age", "active", "masks", "max_priority"):
-            getattr(self, f"_{name}")[:] = state[name]
-        self._head = state["head"]
+        """Become the replay that gave this state, but for its frames."""
+        self._stored = state["stored"]
+        used = len(self.held_frames())
+        for name in _SLOT_ARRAYS:
+            array = getattr(self, f"_{name}")
+            array[:used], array[used:] = state[name], 0
+        self._max_priority[:] = state["max_priority"]
         self._pending = list(state["pending"])
         self._num_active = int(self._active.sum())
         self._trees.load_state_dict(state["trees"])
         self._generator.bit_generator.state = state["generator"]
         if self._mask is not None:
             self._mask.generator.bit_generator.state = state["mask_generator"]
+
+
+_SLOT_ARRAYS = ("actions", "rewards", "terminal", "ends", "age", "active", "masks")
 
 
 def ring_slots(capacity: int, stack: int) -> int:

@@ -6,6 +6,7 @@ python -m meanq.run --cfg job algo=avg_dqn env=hero                  show a run'
 python -m meanq.run -m +study=target_network scale=minatar           a study of ablations/; --dry-run lists its runs
 """
 
+import errno
 import os
 import sys
 import traceback
@@ -16,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from meanq.config import CONFIG_DIR, Config, ConfigError, from_omegaconf
-from meanq.record import read_status, run_directory
+from meanq.record import BusyError, read_status, run_directory
 from meanq.sweep import CONFIG_NAME, Plan, expand_seed_ranges, hydra_arguments, plan, register_schema, run_label
 
 # The process that has the command line, and the exit codes of runs in it: there a sweep goes on after a failure, and
@@ -42,9 +43,13 @@ def job(composed: DictConfig) -> None:
 
 
 def execute(config: Config) -> int:
-    """Train unless finished already; a failure is written in the run's directory and printed. The exit code."""
+    """Train unless finished already, from where it was left; a failure is noted in the run's directory. The exit code.
+
+    0 finished, 1 failed, 2 the configuration cannot work, 3 another process is at it.
+    """
+    from meanq.checkpoint import CheckpointError
     from meanq.terminal import TerminalReporter, make_console
-    from meanq.train import Run
+    from meanq.train import DivergedError, Run
 
     console = make_console()
     directory = run_directory(config)
@@ -52,30 +57,28 @@ def execute(config: Config) -> int:
         console.print(f"{directory} is finished already: skipped", highlight=False, soft_wrap=True)
         return 0
     reporter = TerminalReporter(console)
-    run: Run | None = None
     try:
-        run = Run(config)
-        run.train(reporter)
-    except KeyboardInterrupt:
-        if run is not None:
-            run.stop("interrupted")
-        raise
-    except ConfigError as error:
+        Run(config).train(reporter)
+    except (ConfigError, BusyError) as error:
         complain(error)
-        return 2
-    except Exception:  # noqa: BLE001 - whatever a run dies of belongs in its directory, and the sweep goes on
+        return 3 if isinstance(error, BusyError) else 2
+    except (CheckpointError, DivergedError) as error:
+        complain(error)
+        return 1
+    except Exception as error:  # noqa: BLE001 - whatever a run dies of is in its directory, and the sweep goes on
         reporter.close()
-        if run is not None:
-            run.stop("failed", traceback=traceback.format_exc())
-        traceback.print_exc()
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            complain(f"{directory}: {error.strerror}; its tables are whole: make room and give the same command again")
+        else:
+            traceback.print_exc()
         return 1
     finally:
         reporter.close()
     return 0
 
 
-def complain(error: ConfigError) -> None:
-    """A user's mistake, in a line."""
+def complain(error: Exception | str) -> None:
+    """What went wrong, in a line."""
     print(f"meanq: {error}", file=sys.stderr)
 
 

@@ -71,13 +71,16 @@ class SumTrees:
             left = 2 * node
             sums[self._row, node] = sums[self._row, left] + sums[self._row, left + 1]
 
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """The leaves; the sums follow from them."""
-        return {"leaves": self._sums[:, self._width : self._width + self.size].copy()}
+    def state_dict(self, used: int | None = None) -> dict[str, np.ndarray]:
+        """The leaves, of which only the first `used` were ever written; the sums follow from them."""
+        used = self.size if used is None else used
+        return {"leaves": self._sums[:, self._width : self._width + used].copy()}
 
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
         """Take the leaves of another tree of the same shape."""
-        self._sums[:, self._width : self._width + self.size] = state["leaves"]
+        leaves = state["leaves"]
+        self._sums[:, self._width :] = 0
+        self._sums[:, self._width : self._width + leaves.shape[1]] = leaves
         self._stale.clear()
         for level in range(self._depth - 1, -1, -1):
             start = 1 << level

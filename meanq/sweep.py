@@ -241,7 +241,7 @@ def run_label(algo: str, overrides: Iterable[str]) -> str:
     parts = []
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
-        if key in _NOT_IN_LABEL or key.startswith(("hydra.", "hydra/", "logger.")):
+        if key in _NOT_IN_LABEL or key.startswith(("hydra.", "hydra/", "logger.", "checkpoint.")):
             continue
         parts.append(re.sub(r"[^A-Za-z0-9_.=-]+", "-", f"{key.removeprefix('algo.')}={value}").strip("-"))
     label = "__".join([algo, *sorted(parts)])

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
@@ -36,13 +37,16 @@ class TerminalReporter:
         self._task = TaskID(0)
         self._next_refresh = 0.0
         self._started = 0.0
+        self._first = 0  # the step from which this process goes on
         self._total = 0
 
-    def started(self, config: Config, directory: Path, facts: str) -> None:
+    def started(self, config: Config, directory: Path, facts: str, step: int) -> None:
         """Name the run."""
         self._print(f"[bold]{config.label}[/] on [bold]{config.env.name}[/], seed {config.seed} -> {directory}")
         self._print(f"  {facts}")
-        self._started, self._total = time.monotonic(), config.total_steps
+        if step:
+            self._print(f"  resumed from step {step:,}")
+        self._started, self._first, self._total = time.monotonic(), step, config.total_steps
         if self._console.is_terminal:
             self._bar = Bar(
                 TextColumn("  {task.completed:,.0f}/{task.total:,.0f}"),
@@ -56,8 +60,14 @@ class TerminalReporter:
                 auto_refresh=False,
                 speed_estimate_period=60,
             )
-            self._task = self._bar.add_task("", total=config.total_steps, speed=0.0, epsilon=1.0, last="-")
+            self._task = self._bar.add_task(
+                "", total=config.total_steps, completed=step, speed=0.0, epsilon=1.0, last="-"
+            )
             self._bar.start()
+
+    def warn(self, message: str) -> None:
+        """One line."""
+        self._print(f"  [yellow]warning:[/] {escape(message)}")
 
     def progress(self, progress: Progress) -> None:
         """Move the bar, a few times a second."""
@@ -66,7 +76,7 @@ class TerminalReporter:
             return
         self._next_refresh = now + _REFRESH_SECONDS
         last = "-" if progress.last_return is None else f"{progress.last_return:g}"
-        speed = progress.step / max(now - self._started, 1e-9)
+        speed = (progress.step - self._first) / max(now - self._started, 1e-9)
         self._bar.update(self._task, completed=progress.step, speed=speed, epsilon=progress.epsilon, last=last)
         self._bar.refresh()
 
@@ -74,7 +84,7 @@ class TerminalReporter:
         """One line per evaluation."""
         returns = [e.episode_return for e in episodes]
         bias = mean(e.value - e.discounted_return for e in episodes)
-        speed = step / max(time.monotonic() - self._started, 1e-9)
+        speed = (step - self._first) / max(time.monotonic() - self._started, 1e-9)
         self._print(
             f"  step {step:>9,}  return {mean(returns):8.2f}  V(s0) {mean(e.value for e in episodes):8.3f}  "
             f"bias {bias:+8.3f}  {speed:6,.0f} steps/s"

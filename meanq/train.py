@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,15 +15,17 @@ import numpy as np
 import psutil
 import torch
 
-from meanq.agent import Agent
+from meanq.agent import Agent, DivergedError
+from meanq.checkpoint import CheckpointError, Checkpoints, Saved
 from meanq.config import AlgoConfig, Config, ConfigError
 from meanq.envs import FrameStack, make_env
 from meanq.evaluation import Episode, Evaluator, learned_reward, make_probes
 from meanq.exploration import Explorer, random_share
 from meanq.networks import QNetwork, parameter_count
-from meanq.record import Record, run_directory
+from meanq.record import Record, read_status, run_directory
 from meanq.replay import BernoulliMask, Replay, replay_bytes
 from meanq.rng import integer_seed, stream
+from meanq.signals import StopSignals
 
 
 @dataclass
@@ -37,8 +40,11 @@ class Progress:
 class Reporter(Protocol):
     """Tells a person what happens; see terminal.py."""
 
-    def started(self, config: Config, directory: Path, facts: str) -> None:
-        """A run begins."""
+    def started(self, config: Config, directory: Path, facts: str, step: int) -> None:
+        """A run begins, or goes on after this step."""
+
+    def warn(self, message: str) -> None:
+        """Something is not as it should be, but the run can go on."""
 
     def progress(self, progress: Progress) -> None:
         """Called every interaction: must cost nothing most of the time."""
@@ -100,12 +106,19 @@ class Run:
         self._evaluate = Evaluator(config)
         self._probes = make_probes(config)
         self.record = Record(self.directory, config)
+        self._checkpoints = Checkpoints(self.directory)
+        self._signals = StopSignals()
+        self._savable = True
+        self._saved = 0  # the step of the newest checkpoint
         self._clock = Clock()
-        self._window: list[Any] = []  # what was learned since the last row of training.csv
+        self._window: dict[str, list[torch.Tensor]] = {
+            name: [] for name in LEARNED
+        }  # since the last row of training.csv
         self._window_returns: list[float] = []
         self._games = 0
         self._game_return = 0.0
         self._last_return: float | None = None
+        self._started = 0.0  # on the process's clock, as if the run had never been interrupted
         self._last_log = (0, 0.0)  # step, seconds
         self.step = 0
         self.last_evaluation: list[Episode] = []
@@ -120,43 +133,179 @@ class Run:
         )
 
     def train(self, reporter: Reporter) -> None:
-        """From the first interaction to the last; tables are written as they grow."""
+        """From the first interaction, or from where an interrupted run was last saved, to the last.
+
+        A step is followed by looking: evaluation, probes, rows in the tables. Looking changes nothing that training
+        depends on, so a run is always saved between the two; a resumed run begins by looking.
+        """
+        self.record.open()
+        try:
+            if read_status(self.directory).get("state") != "finished":  # by another process, a moment ago
+                with self._signals:
+                    self._train(reporter)
+        except KeyboardInterrupt:
+            self._stop("interrupted")
+            raise
+        except Exception as error:
+            self._stop("failed", reason=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+            raise
+        finally:
+            self.record.close()
+
+    def _train(self, reporter: Reporter) -> None:
         config, algo = self.config, self.config.algo
-        started = time.perf_counter()
-        self.record.create()
-        self.record.meta(threads=torch.get_num_threads(), device=self.device.type)
-        reporter.started(config, self.directory, self.facts())
-        self._probe()
-        self._start_game()
-        for self.step in range(1, config.total_steps + 1):
+        saved = self._load(reporter)
+        if saved is None:
+            self._begin(reporter)
+        else:
+            self._resume(saved, reporter)
+            self._look(reporter)
+        while self.step < config.total_steps:
+            self.step += 1
             self._interact()
             if self.step >= algo.first_update and self.step % algo.interactions_per_update == 0:
                 for _ in range(algo.gradient_steps):
                     self._learn()
             if algo.target_network is not None and self.step % algo.target_network == 0:
                 self.agent.update_target()
-            last = self.step == config.total_steps
-            if last or self.step % config.probe.every == 0:
-                self._probe()
-            if last or self.step % config.evaluation.every == 0:
-                with self._clock.time("evaluate"):
-                    self.last_evaluation = self._evaluate(self.agent.values, self.step)
-                self.record.evaluation(self.step, self.last_evaluation)
-                reporter.evaluated(self.step, self.last_evaluation)
-                self.record.flush()
-            if last or self.step % config.log_every == 0:
-                self._log(time.perf_counter() - started)
-            reporter.progress(Progress(self.step, random_share(algo, self.step), self._last_return))
+            if self.step % config.checkpoint.every == 0 or self.step == config.total_steps:
+                self._save()
+            self._breathe()
+            self._look(reporter)
+        self._finish()
+
+    def _stop(self, state: str, **details: Any) -> None:
+        """Say how the run ended before its time. The tables on disk are whole already."""
+        with contextlib.suppress(OSError):  # the disk may be full, which is perhaps why
+            self.record.status(state, step=self.step, **details)
+
+    def _begin(self, reporter: Reporter) -> None:
+        self._started = time.perf_counter()
+        self.record.start()
+        self._start_game()
+        try:
+            self.env.state_dict()
+        except NotImplementedError as error:
+            self._savable = False
+            reporter.warn(f"{error}, so there will be no checkpoints: if interrupted, the run starts again")
+        self._announce(reporter)
+        self._probe()
+
+    def _announce(self, reporter: Reporter) -> None:
+        self.record.meta(threads=torch.get_num_threads(), device=self.device.type)
+        reporter.started(self.config, self.directory, self.facts(), self.step)
+
+    def _load(self, reporter: Reporter) -> Saved | None:
+        """The last good checkpoint; None: there never was one."""
+        saved = self._checkpoints.load(reporter.warn)
+        known = read_status(self.directory).get("checkpoint")
+        if saved is None and known is not None:
+            raise CheckpointError(
+                f"{self._checkpoints.directory} has lost the checkpoint of step {known}; remove {self.directory} to "
+                "start the run again from the beginning"
+            )
+        return saved
+
+    def _resume(self, saved: Saved, reporter: Reporter) -> None:
+        state = saved.state
+        self.step = self._saved = saved.step
+        versions = self._versions()
+        for name, version in state["versions"].items():
+            if version != versions[name]:
+                reporter.warn(f"saved with {name} {version} and resumed with {versions[name]}: results may differ")
+        torch.set_num_threads(state["threads"])  # another number would round otherwise
+        self.agent.load_state_dict(state["agent"])
+        self._explorer.load_state_dict(state["explorer"])
+        self.replay.load_state_dict(state["replay"])
+        saved.restore_frames(self.replay)
+        self.env.load_state_dict(state["env"])
+        self._frames.state[:] = state["frames"]
+        self._games, self._game_return, self._last_return = state["games"], state["game_return"], state["last_return"]
+        self._window = {name: list(values.to(self.device)) for name, values in state["window"].items()}
+        self._window_returns = state["window_returns"]
+        self._started = time.perf_counter() - state["seconds"]
+        self._last_log = (self.step, state["seconds"])  # speed is measured from here
+        self.record.resume(self.step, state["record"])
+        self._announce(reporter)
+
+    def _save(self) -> None:
+        """Make a checkpoint of the state after this step, before looking."""
+        if not self._savable or self._saved == self.step:
+            return
+        self._check_finite()
+        self.record.flush()
+        state = {
+            "agent": self.agent.state_dict(),
+            "explorer": self._explorer.state_dict(),
+            "replay": self.replay.state_dict(),
+            "env": self.env.state_dict(),
+            "frames": self._frames.state,
+            "games": self._games,
+            "game_return": self._game_return,
+            "last_return": self._last_return,
+            "window": {
+                name: torch.stack(values) if values else torch.zeros(0) for name, values in self._window.items()
+            },
+            "window_returns": self._window_returns,
+            "record": self.record.position(),
+            "seconds": time.perf_counter() - self._started,
+            "threads": torch.get_num_threads(),
+            "versions": self._versions(),
+        }
+        with self._clock.time("save"):
+            self._checkpoints.save(self.step, state, self.replay)
+        self._saved = self.step
+        self.record.checkpointed(self.step)
+        self.record.status("running", step=self.step)
+
+    def _versions(self) -> dict[str, str]:
+        return {"torch": torch.__version__, "numpy": np.__version__, "device": self.device.type}
+
+    def _breathe(self) -> None:
+        """Called often, always between a step and what looking at it writes: show life, and stop where it is wanted."""
+        self.record.heartbeat()
+        if self._signals.wanted is None:
+            return
+        self._save()
+        self.record.status("interrupted", step=self.step)
+        self._signals.hand_over()
+        self.record.status("running", step=self.step)
+
+    def _look(self, reporter: Reporter) -> None:
+        """Evaluate, probe, log, where it is time to; evaluation first, since the run may be saved while it lasts."""
+        config, last = self.config, self.step == self.config.total_steps
+        if last or self.step % config.evaluation.every == 0:
+            with self._clock.time("evaluate"):
+                self.last_evaluation = self._evaluate(self.agent.values, self.step, self._breathe)
+            self.record.evaluation(self.step, self.last_evaluation)
+            reporter.evaluated(self.step, self.last_evaluation)
+            self.record.flush()
+        if last or self.step % config.probe.every == 0:
+            self._probe()
+        if last or self.step % config.log_every == 0:
+            self._log()
+        reporter.progress(Progress(self.step, random_share(config.algo, self.step), self._last_return))
+
+    def _finish(self) -> None:
+        self._check_finite()
         self.record.weights(self.agent.online)
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - self._started
         self.record.meta(threads=torch.get_num_threads(), device=self.device.type, seconds=seconds)
         self.record.status("finished", step=self.step)
+        if not self.config.checkpoint.keep:
+            self._checkpoints.remove()
 
-    def stop(self, state: str, **details: Any) -> None:
-        """Leave complete tables behind when the run ends before its time."""
-        if self.record.created:
-            self.record.flush()
-            self.record.status(state, step=self.step, **details)
+    def _check_finite(self) -> None:
+        try:
+            self.agent.check_finite()
+        except DivergedError as error:
+            raise self._diverged(str(error)) from None
+
+    def _diverged(self, what: str) -> DivergedError:
+        return DivergedError(
+            f"step {self.step}: {what}; try a smaller algo.learning_rate or algo.max_gradient_norm (the last "
+            "checkpoint is from before)"
+        )
 
     def _start_game(self) -> None:
         self._game_return = 0.0
@@ -201,8 +350,12 @@ class Run:
         with self._clock.time("learn"):
             learned = self.agent.learn(batch)
         with self._clock.time("sample"):
-            self.replay.update_priorities(batch.indices, learned.errors.cpu().numpy().astype(np.float64))
-        self._window.append(learned)
+            errors = learned.errors.cpu().numpy().astype(np.float64)
+            if not np.isfinite(errors).all():
+                raise self._diverged("the loss is not a finite number")
+            self.replay.update_priorities(batch.indices, errors)
+        for name, values in self._window.items():
+            values.append(getattr(learned, name))
 
     def _probe(self) -> None:
         with self._clock.time("evaluate"):
@@ -210,21 +363,18 @@ class Run:
         self.record.probe(self.step, q, self._probes.true_q)
         self.record.flush()
 
-    def _log(self, seconds: float) -> None:
-        def mean(name: str) -> float | None:
-            return float(torch.stack([getattr(x, name) for x in self._window]).mean()) if self._window else None
-
+    def _log(self) -> None:
+        means = {name: float(torch.stack(values).mean()) if values else None for name, values in self._window.items()}
         self.record.training(
             {
                 "step": self.step,
                 "games": self._games,
                 "game_return": float(np.mean(self._window_returns)) if self._window_returns else None,
-                "loss": mean("loss"),
-                "mean_q": mean("mean_q"),
-                "gradient_norm": mean("gradient_norm"),
+                **means,
                 "epsilon": random_share(self.config.algo, self.step),
             }
         )
+        seconds = time.perf_counter() - self._started
         before_step, before_seconds = self._last_log
         elapsed = max(seconds - before_seconds, 1e-9)
         shares = {f"share_{part}": round(self._clock.seconds[part] / elapsed, 4) for part in PARTS}
@@ -232,13 +382,15 @@ class Run:
         self.record.timing({"step": self.step, "seconds": round(seconds, 3), "steps_per_second": speed, **shares})
         self._clock.seconds.clear()
         self._last_log = (self.step, seconds)
-        self._window.clear()
+        for values in self._window.values():
+            values.clear()
         self._window_returns.clear()
         self.record.flush()
         self.record.status("running", step=self.step)
 
 
-PARTS = ("act", "env", "sample", "learn", "evaluate")
+PARTS = ("act", "env", "sample", "learn", "evaluate", "save")
+LEARNED = ("loss", "mean_q", "gradient_norm")
 
 
 def make_network(config: Config, state_shape: tuple[int, ...], num_actions: int, scale: float) -> QNetwork:

@@ -153,11 +153,14 @@ def test_state_round_trip(members: int, rows: int, steps: int) -> None:
     store(original, range(steps))
     state = original.state_dict()
     untouched = copy.deepcopy(state)
+    numbers = original.held_frames()
+    frames = original.get_frames(numbers)
     expected = go_on(original)
     for given in (state, untouched):  # the first: what the original did since is not in it
         other = fresh(77)
         store(other, range(9))
         other.load_state_dict(given)
+        other.set_frames(numbers, frames)
         for batch, again in zip(expected, go_on(other), strict=True):
             assert torch.equal(batch.actions, again.actions)
             assert batch.masks is not None and again.masks is not None

@@ -110,7 +110,6 @@ def test_an_unfinished_run_starts_again_and_ends_the_same(finished: Path, tmp_pa
 
     with pytest.raises(KeyboardInterrupt):
         run.train(Interrupting())
-    run.stop("interrupted")
     status = json.loads((run.directory / "status.json").read_text())
     assert (status["state"], status["step"]) == ("interrupted", 130)
     assert [row["step"] for row in read(run.directory / "evaluations.csv")] == ["120", "120"]

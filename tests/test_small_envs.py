@@ -206,8 +206,12 @@ def test_a_time_limit_is_no_end() -> None:
 
 def test_gymnasium_s_own_steps() -> None:
     env, reference = gym("CartPole-v1", seed=3), gymnasium.make("CartPole-v1")
-    observation, _ = reference.reset(seed=int(np.random.default_rng(3).integers(2**32)))
-    np.testing.assert_array_equal(env.reset(), observation)
+    seeds = np.random.default_rng(3)  # each game has its own
+
+    def reset() -> np.ndarray:
+        return reference.reset(seed=int(seeds.integers(2**32)))[0]
+
+    np.testing.assert_array_equal(env.reset(), reset())
     actions = np.random.default_rng(0)
     for _ in range(100):
         action = int(actions.integers(2))
@@ -216,7 +220,23 @@ def test_gymnasium_s_own_steps() -> None:
         np.testing.assert_array_equal(outcome.frame, observation)
         assert outcome[1:4] == (reward, terminal, truncated)
         if terminal:
-            np.testing.assert_array_equal(env.reset(), reference.reset()[0])
+            np.testing.assert_array_equal(env.reset(), reset())
+
+
+def test_a_gymnasium_game_is_played_again_up_to_where_it_was() -> None:
+    env, other = gym("CartPole-v1", seed=3), gym("CartPole-v1", seed=4)
+    env.reset()
+    env.reset()
+    for action in (0, 1, 1):
+        env.step(action)
+    state = env.state_dict()
+    other.load_state_dict(state)
+    for action in (0, 1, 0):
+        np.testing.assert_array_equal(env.step(action).frame, other.step(action).frame)
+    np.testing.assert_array_equal(env.reset(), other.reset())
+    state["frame"] = state["frame"] + 1
+    with pytest.raises(RuntimeError, match=r"CartPole-v1: the same seed and actions lead elsewhere"):
+        other.load_state_dict(state)
 
 
 def test_gymnasium_seeds() -> None:

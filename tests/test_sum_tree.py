@@ -153,6 +153,17 @@ def test_state_round_trip(size: int) -> None:
     np.testing.assert_array_equal(other.total(), original.total())
 
 
+def test_a_state_may_hold_the_written_leaves_alone() -> None:
+    original, other = SumTrees(2, 100), SumTrees(2, 100)
+    original.set(np.arange(30), np.random.default_rng(0).random((2, 30)))
+    other.set(np.arange(100), 5.0)
+    state = original.state_dict(used=30)
+    assert state["leaves"].shape == (2, 30)
+    other.load_state_dict(state)
+    np.testing.assert_array_equal(other.total(), original.total())
+    np.testing.assert_array_equal(other.get(np.arange(100)), original.get(np.arange(100)))
+
+
 def test_nbytes_is_the_memory_of_the_sums() -> None:
     assert SumTrees(3, 1000).nbytes == 3 * 2048 * 8
 

@@ -30,7 +30,10 @@ SHORT = (
 class SilentReporter:
     """Says nothing."""
 
-    def started(self, config: Config, directory: Path, facts: str) -> None:
+    def started(self, config: Config, directory: Path, facts: str, step: int) -> None:
+        pass
+
+    def warn(self, message: str) -> None:
         pass
 
     def progress(self, progress: Progress) -> None:

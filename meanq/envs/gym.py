@@ -11,7 +11,11 @@ from meanq.rng import integer_seed
 
 
 class Gymnasium(Environment):
-    """`gymnasium.make(id, **make)`; images become [channels, height, width] uint8, the rest a float32 vector."""
+    """`gymnasium.make(id, **make)`; images become [channels, height, width] uint8, the rest a float32 vector.
+
+    Gymnasium has no way to save an environment. But each game starts from a seed of its own, so it can be played again
+    up to where it was.
+    """
 
     def __init__(self, id: str, generator: np.random.Generator, make: dict[str, Any] | None = None) -> None:
         super().__init__(generator)
@@ -38,26 +42,51 @@ class Gymnasium(Environment):
         self.frame_dtype = np.dtype(np.uint8 if self._image else np.float32)
         self.frame_scale = 1 / 255 if self._image else 1.0
         self.frame_shape = self._to_frame(np.zeros(self._shape, dtype=self.frame_dtype)).shape
-        self._seed: int | None = integer_seed(generator)
-
-    def seed(self, generator: np.random.Generator) -> None:
-        super().seed(generator)
-        self._seed = integer_seed(generator)
+        self._id = id
+        self._game_seed = 0
+        self._played: list[int] = []  # actions of this game
+        self._frame = np.zeros(self.frame_shape, dtype=self.frame_dtype)  # the newest
 
     def reset(self) -> np.ndarray:
-        observation, _ = self._env.reset(seed=self._seed)
-        self._seed = None
-        return self._to_frame(observation)
+        return self._restart(integer_seed(self.generator))
+
+    def _restart(self, seed: int) -> np.ndarray:
+        self._game_seed = seed
+        self._played = []
+        observation, _ = self._env.reset(seed=seed)
+        self._frame = self._to_frame(observation)
+        return self._frame
 
     def step(self, action: int) -> Step:
+        self._played.append(action)
         observation, reward, terminal, truncated, _ = self._env.step(self._first_action + action)
+        self._frame = self._to_frame(observation)
         return Step(
-            frame=self._to_frame(observation),
+            frame=self._frame,
             reward=float(reward),
             terminal=bool(terminal),
             truncated=bool(truncated) and not terminal,
             life_lost=False,
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "game_seed": self._game_seed,
+            "played": np.array(self._played, dtype=np.int64),
+            "frame": self._frame.copy(),
+            "generator": self.generator.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._restart(state["game_seed"])
+        for action in state["played"].tolist():
+            self.step(action)
+        if not np.array_equal(self._frame, state["frame"]):
+            raise RuntimeError(
+                f"env.id={self._id}: the same seed and actions lead elsewhere, so this environment cannot be resumed; "
+                "remove the run's directory to start it again from the beginning"
+            )
+        self.generator.bit_generator.state = state["generator"]
 
     def _to_frame(self, observation: Any) -> np.ndarray:
         if self._image:

@@ -1,0 +1,272 @@
+"""Exact resume: the whole state of a run on disk, so that a killed run goes on as if nothing had happened.
+
+    checkpoint/
+      frames-<first>-<last>     frames of the replay by their numbers; written once, never changed
+      arrays-<step>.safetensors every other array
+      state-<step>.json         the rest, and the checksums of those files; written last, so it names only whole files
+
+The two newest are kept. Nothing here is ever executed when read: arrays are bytes with a type and a shape, the rest is
+JSON.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
+
+from meanq.record import write_atomically
+from meanq.replay import Replay
+
+CHECKPOINT_DIR = "checkpoint"
+_FORMAT = 1
+_KEPT = 2  # so that one survives if the newest turns out to be broken
+_SEGMENT_FRAMES = 10_000  # bounds the memory that compressing takes
+
+
+class CheckpointError(RuntimeError):
+    """What is on disk cannot be used; the message says why and what to do."""
+
+
+@dataclass
+class Segment:
+    """A file of consecutive frames."""
+
+    first: int
+    last: int  # exclusive
+    compressed: bool
+
+    @property
+    def name(self) -> str:
+        """Its file."""
+        return f"frames-{self.first}-{self.last}"
+
+
+@dataclass
+class Saved:
+    """A checkpoint that was read and is whole."""
+
+    step: int
+    state: dict[str, Any]
+    frames: list[tuple[Segment, bytes]]  # as on disk: all of them unpacked would need the replay's memory again
+
+    def restore_frames(self, replay: Replay) -> None:
+        """Fill the replay's ring."""
+        for segment, data in self.frames:
+            frames = np.frombuffer(zlib.decompress(data) if segment.compressed else data, dtype=replay.frame_dtype)
+            numbers = range(segment.first, segment.last)
+            replay.set_frames(numbers, frames.reshape(len(numbers), -1))
+
+
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    def __init__(self, run_directory: Path) -> None:
+        self.directory = run_directory / CHECKPOINT_DIR
+        self._segments: list[Segment] = []
+        self._checksums: dict[str, str] = {}  # of the segments' files
+
+    def save(self, step: int, state: Mapping[str, Any], replay: Replay) -> None:
+        """Write the state after this step; what was there before is dropped only when all of it is safe on disk."""
+        self.directory.mkdir(exist_ok=True)
+        self._write_frames(replay)
+        arrays: dict[str, np.ndarray] = {}
+        plain = _to_plain(state, "", arrays)
+        name = f"arrays-{step}.safetensors"
+        files = {s.name: self._checksums[s.name] for s in self._segments}
+        files[name] = self._write(name, save_arrays(arrays))
+        _sync(self.directory)
+        content = {
+            "format": _FORMAT,
+            "step": step,
+            "files": files,
+            "arrays": name,
+            "frames": [asdict(s) for s in self._segments],
+            "state": plain,
+        }
+        line = json.dumps(content).encode()
+        self._write(_state_name(step), line + b"\n" + _checksum(line).encode() + b"\n")
+        _sync(self.directory)
+        self._prune(step, files)
+
+    def load(self, warn: Callable[[str], None]) -> Saved | None:
+        """The newest whole one; None where there never was one. Raises CheckpointError where all are broken."""
+        broken = []
+        for path in self._states()[::-1]:
+            try:
+                return self._read(path)
+            except CheckpointError as error:
+                broken.append(str(error))
+                warn(f"checkpoint {path.name} cannot be used: {error}")
+        if broken:
+            raise CheckpointError(
+                f"{self.directory}: no checkpoint can be read ({broken[0]}); remove {self.directory.parent} to start "
+                "the run again from the beginning"
+            )
+        return None
+
+    def steps(self) -> list[int]:
+        """Steps of the checkpoints on disk, whole or not, oldest first."""
+        return [_state_step(path) for path in self._states()]
+
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(path.stat().st_size for path in self.directory.iterdir()) if self.directory.exists() else 0
+
+    def remove(self) -> None:
+        """The run is finished and needs none."""
+        if self.directory.exists():
+            shutil.rmtree(self.directory)
+
+    def _states(self) -> list[Path]:
+        found = [path for path in self.directory.glob("state-*.json") if _STATE_NAME.fullmatch(path.name)]
+        return sorted(found, key=_state_step)
+
+    def _write_frames(self, replay: Replay) -> None:
+        held = replay.held_frames()
+        self._segments = [s for s in self._segments if s.last > held.start]
+        first = max(held.start, self._segments[-1].last if self._segments else 0)
+        for start in range(first, held.stop, _SEGMENT_FRAMES):
+            numbers = range(start, min(start + _SEGMENT_FRAMES, held.stop))
+            data = replay.get_frames(numbers).tobytes()
+            sample = data[: 1 << 20]
+            compressed = len(zlib.compress(sample, 1)) < 0.8 * len(sample)  # noise would only cost time
+            segment = Segment(numbers.start, numbers.stop, compressed)
+            self._checksums[segment.name] = self._write(segment.name, zlib.compress(data, 1) if compressed else data)
+            self._segments.append(segment)
+
+    def _write(self, name: str, data: bytes) -> str:
+        write_atomically(self.directory / name, data)
+        return _checksum(data)
+
+    def _prune(self, newest: int, newest_files: Mapping[str, str]) -> None:
+        """Remove all that the kept checkpoints do not need, leftovers of a crash included."""
+        # A later one than the newest is broken: the run had to go on from an earlier one.
+        states = [path for path in self._states() if _state_step(path) <= newest][-_KEPT:]
+        needed = set(newest_files) | {path.name for path in states}
+        for path in states[:-1]:
+            with contextlib.suppress(CheckpointError):  # a broken one needs nothing
+                needed |= set(_read_state(path)["files"])
+        for path in self.directory.iterdir():
+            if path.name not in needed:
+                path.unlink()
+
+    def _read(self, path: Path) -> Saved:
+        content = _read_state(path)
+        if content["format"] != _FORMAT:
+            raise CheckpointError(f"its format is {content['format']}, of another version of meanq")
+        data = {name: self._read_file(name, checksum) for name, checksum in content["files"].items()}
+        segments = [Segment(**s) for s in content["frames"]]
+        try:
+            arrays = load_arrays(data[content["arrays"]])
+            frames = [(s, data[s.name]) for s in segments]
+            state = _from_plain(content["state"], arrays)
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"it is malformed ({error})") from None
+        self._segments = segments
+        self._checksums = {s.name: content["files"][s.name] for s in segments}
+        return Saved(content["step"], state, frames)
+
+    def _read_file(self, name: str, checksum: str) -> bytes:
+        if Path(name).name != name:
+            raise CheckpointError(f"it names a file elsewhere: {name}")
+        try:
+            data = (self.directory / name).read_bytes()
+        except OSError as error:
+            raise CheckpointError(f"{name} cannot be read ({error.strerror})") from None
+        if _checksum(data) != checksum:
+            raise CheckpointError(f"{name} is damaged: its checksum is wrong")
+        return data
+
+
+_STATE_NAME = re.compile(r"state-(\d+)\.json")
+
+
+def _state_name(step: int) -> str:
+    return f"state-{step}.json"
+
+
+def _state_step(path: Path) -> int:
+    match = _STATE_NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1])
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    try:
+        line, _, checksum = path.read_bytes().strip().rpartition(b"\n")
+    except OSError as error:
+        raise CheckpointError(f"{path.name} cannot be read ({error.strerror})") from None
+    if _checksum(line).encode() != checksum:
+        raise CheckpointError(f"{path.name} is damaged: its checksum is wrong")
+    return json.loads(line)
+
+
+def _checksum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _sync(directory: Path) -> None:
+    """Make renames in a directory survive a power failure."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _to_plain(node: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
+    """What JSON can hold; arrays go into `arrays` by their path, and a mark takes their place."""
+    if node is None or (isinstance(node, (bool, int, float, str)) and not isinstance(node, np.generic)):
+        return node
+    if isinstance(node, np.generic):
+        return {"$scalar": [node.dtype.str, node.item()]}
+    if isinstance(node, (list, tuple)):
+        items = [_to_plain(item, f"{path}/{i}", arrays) for i, item in enumerate(node)]
+        return items if isinstance(node, list) else {"$tuple": items}
+    if isinstance(node, dict):
+        if not all(isinstance(key, str) and not key.startswith("$") for key in node):
+            raise TypeError(f"{path}: the keys of a state must be plain strings")
+        return {key: _to_plain(value, f"{path}/{key}", arrays) for key, value in node.items()}
+    kind = {np.ndarray: "$array", torch.Tensor: "$tensor", bytes: "$bytes"}.get(type(node))
+    if kind is None or (isinstance(node, np.ndarray) and node.dtype.hasobject):
+        raise TypeError(f"{path}: a state cannot hold {type(node).__name__}; use numbers, text, lists, dicts, arrays")
+    if isinstance(node, torch.Tensor):
+        node = node.detach().cpu().numpy()
+    elif isinstance(node, bytes):
+        node = np.frombuffer(node, dtype=np.uint8)
+    arrays[path] = np.ascontiguousarray(node).reshape(node.shape)  # a number must stay without dimensions
+    return {kind: path}
+
+
+def _from_plain(node: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """The inverse of _to_plain."""
+    if isinstance(node, list):
+        return [_from_plain(item, arrays) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if len(node) == 1:
+        (mark, value), *_ = node.items()
+        if mark == "$scalar":
+            return np.dtype(value[0]).type(value[1])
+        if mark == "$tuple":
+            return tuple(_from_plain(item, arrays) for item in value)
+        if mark == "$array":
+            return arrays[value].copy()  # what safetensors returns cannot be written to
+        if mark == "$tensor":
+            return torch.from_numpy(arrays[value].copy())
+        if mark == "$bytes":
+            return arrays[value].tobytes()
+    return {key: _from_plain(value, arrays) for key, value in node.items()}

@@ -1,0 +1,497 @@
+"""Exact resume: kill a run anywhere, start it again, as often as you like; it ends with the same bytes."""
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import meanq
+from meanq.agent import DivergedError
+from meanq.checkpoint import CheckpointError, Checkpoints, _from_plain, _to_plain
+from meanq.config import ConfigError
+from meanq.record import BusyError, lock_holder
+from meanq.train import Run
+from tests.training import SHORT, SilentReporter, make_run, train
+
+BYTES = ("config.yaml", "evaluations.csv", "training.csv", "probes.npz", "weights.safetensors")
+PACKAGE = str(Path(meanq.__file__).parent)
+SMALL = (*SHORT, "checkpoint.every=50")  # at no multiple of evaluation, probes or rows but 200
+ATARI = (
+    "env=qbert",
+    "network=data_efficient",
+    "total_steps=130",
+    "algo.first_update=40",
+    "algo.interactions_per_update=10",
+    "algo.replay_capacity=90",
+    "evaluation.every=60",
+    "evaluation.episodes=2",
+    "env.options.max_frames=160",
+    "probe.every=40",
+    "probe.states=2",
+    "log_every=30",
+    "checkpoint.every=25",
+    "threads=1",
+)
+
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["tests.training"])
+
+
+def at_line(number: int, files: tuple[str, ...], action: Callable[[], None]) -> Callable[[], int]:
+    """Act when so many lines of these files have been executed, from now on; how many there have been."""
+    count = 0
+
+    def local(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        if event == "line":
+            count += 1
+            if count == number:
+                action()
+        return local
+
+    def tracer(frame: FrameType, event: str, argument: Any) -> Any:
+        name = frame.f_code.co_filename
+        return local if name.startswith(PACKAGE) and name.endswith(files) else None
+
+    sys.settrace(tracer)
+    return lambda: count
+
+
+def child(root: str, overrides: tuple[str, ...], number: int, files: tuple[str, ...], sent: int, counted: Any) -> None:
+    """Train in a process of its own, which sends itself a signal at a line."""
+    torch.set_num_threads(1)
+    run = make_run(Path(root), *overrides)
+    count = at_line(number, files, lambda: os.kill(os.getpid(), sent))
+    try:
+        run.train(SilentReporter())
+    finally:
+        sys.settrace(None)
+        counted.value = count()
+
+
+def start(
+    root: Path, overrides: tuple[str, ...], number: int = 0, files: tuple[str, ...] = ("",), sent: int = 9
+) -> Any:
+    """The exit code of a run in a process of its own, and the lines it executed where it lived to tell."""
+    counted = context.Value("q", 0)
+    process = context.Process(target=child, args=(str(root), overrides, number, files, int(sent), counted))
+    process.start()
+    process.join(120)
+    assert process.exitcode is not None, "it hangs"
+    return process.exitcode, counted.value
+
+
+def directory_of(root: Path) -> Path:
+    (status,) = root.rglob("status.json")
+    return status.parent
+
+
+def assert_same(directory: Path, reference: Path) -> None:
+    for name in BYTES[1:]:
+        assert (directory / name).read_bytes() == (reference / name).read_bytes(), name
+    assert json.loads((directory / "status.json").read_text())["state"] == "finished"
+    assert not (directory / "checkpoint").exists() and not (directory / "lock").exists()
+    assert not [path.name for path in directory.iterdir() if path.name.startswith(".")], "leftovers"
+
+
+CASES = {
+    **{f"{algo} on MinAtar": (f"algo={algo}", *SMALL) for algo in ("meanq", "avg_dqn", "bootstrapped_dqn")},
+    "meanq_rainbow on MinAtar": ("algo=meanq_rainbow", *SMALL, "env=minatar/freeway"),
+    "sunrise on MinAtar": ("algo=sunrise", *SMALL, "algo.multi_step=3", "algo.random_shift=1"),
+    **{f"{algo} on Atari": (f"algo={algo}", *ATARI) for algo in ("meanq", "avg_dqn", "bootstrapped_dqn")},
+    "meanq_rainbow on Atari": ("algo=meanq_rainbow", *ATARI, "env=seaquest", "algo.ensemble_size=2"),
+    "dqn in gymnasium": (
+        "algo=dqn",
+        *(o for o in SMALL if not o.startswith("env")),
+        "env=gymnasium",
+        "env.id=CartPole-v1",
+    ),
+    "meanq_target on the chain": ("algo=meanq_target", *(o for o in SMALL if not o.startswith("env")), "env=chain"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_killed_anywhere_it_ends_with_the_same_bytes(name: str, tmp_path: Path) -> None:
+    """kill -9 at lines drawn at random from the whole run, again and again until it gets through."""
+    overrides = CASES[name]
+    code, lines = start(tmp_path / "reference", overrides)
+    assert code == 0
+    generator = np.random.default_rng(len(name))
+    kills = 0
+    while start(tmp_path / "killed", overrides, int(generator.integers(1, 0.7 * lines)))[0] == -9:
+        kills += 1
+        assert kills < 60, "it never gets through"
+    assert kills >= 1
+    assert_same(directory_of(tmp_path / "killed"), directory_of(tmp_path / "reference"))
+
+
+@pytest.mark.parametrize("file", ["checkpoint.py", "record.py", "evaluation.py", "replay.py"])
+def test_killed_within_a_part(file: str, finished: Path, tmp_path: Path) -> None:
+    """Such as half way through writing a checkpoint, a table, or in the middle of an evaluation."""
+    lines = start(tmp_path / "count", SMALL, files=(file,))[1]
+    generator = np.random.default_rng(len(file))
+    for number in generator.integers(1, lines // 2, 6):
+        start(tmp_path / "killed", SMALL, int(number), (file,))
+    assert start(tmp_path / "killed", SMALL)[0] == 0
+    assert_same(directory_of(tmp_path / "killed"), finished)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return train(tmp_path_factory.mktemp("finished"), *SMALL).directory
+
+
+class Stop(SilentReporter):
+    """Raise after a step, as a crash would."""
+
+    def __init__(self, step: int, error: BaseException | None = None) -> None:
+        self.step, self.error, self.warnings = step, error or RuntimeError("crash"), list[str]()
+        self.first = 0
+
+    def started(self, config: Any, directory: Path, facts: str, step: int) -> None:
+        self.first = step
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+    def progress(self, progress: Any) -> None:
+        if progress.step == self.step:
+            raise self.error
+
+
+def crashed(root: Path, step: int, *overrides: str) -> Run:
+    run = make_run(root, *SMALL, *overrides)
+    with pytest.raises(RuntimeError, match="crash"):
+        run.train(Stop(step))
+    return run
+
+
+def test_it_goes_on_from_the_last_checkpoint(finished: Path, tmp_path: Path) -> None:
+    directory = crashed(tmp_path, 130).directory
+    status = json.loads((directory / "status.json").read_text())
+    assert (status["state"], status["step"], status["checkpoint"]) == ("failed", 130, 100)
+    assert status["reason"] == "RuntimeError: crash" and "Traceback" in status["traceback"]
+    reporter = Stop(-1)
+    make_run(tmp_path, *SMALL).train(reporter)
+    assert reporter.first == 100 and not reporter.warnings
+    assert_same(directory, finished)
+    assert json.loads((directory / "meta.json").read_text())["resumed"] == [100]
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGUSR2, signal.SIGINT])
+def test_a_signal_saves_at_the_step_where_it_comes(sent: signal.Signals, finished: Path, tmp_path: Path) -> None:
+    lines = start(tmp_path / "count", SMALL)[1]
+    code = start(tmp_path / "run", SMALL, int(0.77 * lines), sent=sent)[0]
+    assert code == (1 if sent == signal.SIGINT else 128 + sent)  # multiprocessing turns KeyboardInterrupt into 1
+    directory = directory_of(tmp_path / "run")
+    status = json.loads((directory / "status.json").read_text())
+    assert status["state"] == "interrupted" and status["checkpoint"] == status["step"] > 100
+    assert status["step"] % 50 != 0, "else it could be one that was due"
+    assert start(tmp_path / "run", SMALL)[0] == 0
+    assert json.loads((directory / "meta.json").read_text())["resumed"] == [status["step"]]
+    assert_same(directory, finished)
+
+
+def test_a_signal_in_an_evaluation_does_not_wait_for_its_end(finished: Path, tmp_path: Path) -> None:
+    lines = start(tmp_path / "count", SMALL, files=("evaluation.py",))[1]
+    assert start(tmp_path / "run", SMALL, lines // 3, ("evaluation.py",), signal.SIGTERM)[0] == 143
+    directory = directory_of(tmp_path / "run")
+    assert json.loads((directory / "status.json").read_text())["checkpoint"] == 120
+    assert not (directory / "evaluations.csv").exists()
+    assert start(tmp_path / "run", SMALL)[0] == 0
+    assert_same(directory, finished)
+
+
+def test_the_handler_from_before_has_the_last_word(finished: Path, tmp_path: Path) -> None:
+    """submitit's handler queues the job again and exits on SIGUSR2, and lets the job go on on SIGTERM."""
+    run = make_run(tmp_path, *SMALL)
+    seen = []
+
+    class Signalling(SilentReporter):
+        def progress(self, progress: Any) -> None:
+            if progress.step == 77:
+                os.kill(os.getpid(), signal.SIGUSR2)
+
+    def handler(number: int, frame: Any) -> None:
+        seen.append((number, json.loads((run.directory / "status.json").read_text())))
+
+    before = signal.signal(signal.SIGUSR2, handler)
+    try:
+        run.train(Signalling())
+        assert signal.getsignal(signal.SIGUSR2) is handler
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    ((number, status),) = seen
+    assert number == signal.SIGUSR2
+    assert (status["state"], status["step"], status["checkpoint"]) == ("interrupted", 78, 78)
+    assert_same(run.directory, finished)
+
+
+def damage(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    if how == "missing":
+        path.unlink()
+    else:
+        middle = len(data) // 2
+        path.write_bytes(
+            data[:middle] if how == "cut" else data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+        )
+
+
+@pytest.mark.parametrize("how", ["cut", "flipped", "missing"])
+@pytest.mark.parametrize("file", ["state-100.json", "arrays-100.safetensors", "frames-5*"])
+def test_a_broken_checkpoint_is_noticed_and_the_one_before_is_used(
+    file: str, how: str, finished: Path, tmp_path: Path
+) -> None:
+    directory = crashed(tmp_path, 130).directory
+    if (file, how) == ("state-100.json", "missing"):
+        return  # then there is nothing to notice: the last good one is simply an older one
+    (path,) = (directory / "checkpoint").glob(file)
+    damage(path, how)
+    reporter = Stop(-1)
+    make_run(tmp_path, *SMALL).train(reporter)
+    assert reporter.first == 50
+    (warning,) = reporter.warnings
+    assert "state-100.json cannot be used" in warning and path.name in warning
+    assert_same(directory, finished)
+
+
+def test_without_a_good_checkpoint_it_says_so_and_touches_nothing(tmp_path: Path) -> None:
+    directory = crashed(tmp_path, 130).directory
+    for path in (directory / "checkpoint").glob("arrays-*"):
+        damage(path, "flipped")
+    before = {p: p.read_bytes() for p in directory.rglob("*") if p.is_file() and p.name != "status.json"}
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=r"no checkpoint can be read .* remove .* to start"):
+            make_run(tmp_path, *SMALL).train(SilentReporter())
+    for path, content in before.items():
+        assert path.read_bytes() == content, path
+    for path in (directory / "checkpoint").iterdir():
+        path.unlink()
+    with pytest.raises(CheckpointError, match="has lost the checkpoint of step 100"):
+        make_run(tmp_path, *SMALL).train(SilentReporter())
+
+
+def test_a_table_shorter_than_the_checkpoint_knows_is_an_error(tmp_path: Path) -> None:
+    directory = crashed(tmp_path, 130).directory
+    table = directory / "training.csv"
+    table.write_bytes(b"".join(table.read_bytes().splitlines(keepends=True)[:1]))
+    with pytest.raises(ConfigError, match=r"training.csv has 0 rows where the checkpoint knows of 1"):
+        make_run(tmp_path, *SMALL).train(SilentReporter())
+
+
+class Malicious:
+    """Unpickling this would make a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.path,))
+
+
+def test_nothing_in_a_directory_is_executed(tmp_path: Path) -> None:
+    import pickle
+
+    proof = tmp_path / "executed"
+    poison = pickle.dumps(Malicious(proof))
+    pickle.loads(poison)
+    assert proof.exists(), "the poison works"
+    proof.unlink()
+    directory = crashed(tmp_path / "runs", 130).directory
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    for path in files:
+        content = path.read_bytes()
+        if path.name == "probes.npz":
+            np.savez(path, step=np.array([Malicious(proof)]), q=np.zeros(1))
+        else:
+            path.write_bytes(poison)
+        with pytest.raises((CheckpointError, ConfigError, RuntimeError, ValueError)):
+            make_run(tmp_path / "runs", *SMALL).train(Stop(140))
+        assert not proof.exists(), path
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("multiple", [1e3, 1e30])
+def test_divergence_ends_the_run_before_its_checkpoint_is_replaced(multiple: float, tmp_path: Path) -> None:
+    run = make_run(tmp_path, *SMALL)
+
+    class Spoil(Stop):
+        def progress(self, progress: Any) -> None:
+            if progress.step == 110:  # a weight that the loss does not notice, or one that it does
+                name = "hidden.weight" if multiple > 1e10 else next(iter(run.agent.online))
+                run.agent.online[name].data.view(-1)[0] = float("nan") if multiple > 1e10 else float("inf")
+
+    with pytest.raises(DivergedError, match=r"step 1[0-5]\d: .* not a finite number.*algo.learning_rate"):
+        run.train(Spoil(-1))
+    status = json.loads((run.directory / "status.json").read_text())
+    assert status["state"] == "failed" and "not a finite number" in status["reason"]
+    assert (status["checkpoint"], Checkpoints(run.directory).steps()) == (100, [50, 100])
+
+
+def test_a_learning_rate_that_explodes_is_noticed_at_the_next_update(tmp_path: Path) -> None:
+    run = make_run(tmp_path, *SMALL, "algo.learning_rate=1e38")
+    with pytest.raises(DivergedError, match=r"step 6\d: the loss is not a finite number"):
+        run.train(SilentReporter())
+
+
+def hold(root: str, ready: Any) -> None:
+    run = make_run(Path(root), *SMALL)
+    run.record.open()
+    ready.set()
+    signal.pause()
+
+
+def test_two_processes_never_train_in_the_same_directory(finished: Path, tmp_path: Path) -> None:
+    ready = context.Event()
+    holder = context.Process(target=hold, args=(str(tmp_path), ready))
+    holder.start()
+    assert ready.wait(60)
+    run = make_run(tmp_path, *SMALL)
+    assert lock_holder(run.directory) == {"host": os.uname().nodename, "pid": holder.pid}
+    before = {path.name: path.read_bytes() for path in run.directory.iterdir()}
+    with pytest.raises(BusyError, match=f"is being trained by process {holder.pid} on"):
+        run.train(SilentReporter())
+    assert {path.name: path.read_bytes() for path in run.directory.iterdir()} == before
+    holder.kill()  # -9: nobody can clean up
+    holder.join()
+    assert lock_holder(run.directory) is None
+    run.train(SilentReporter())
+    assert_same(run.directory, finished)
+
+
+def test_within_a_process_too(tmp_path: Path) -> None:
+    one, two = make_run(tmp_path, *SMALL), make_run(tmp_path, *SMALL)
+    one.record.open()
+    assert lock_holder(one.directory) == {"host": os.uname().nodename, "pid": os.getpid()}
+    with pytest.raises(BusyError, match="by this very process"):
+        two.train(SilentReporter())
+    one.record.close()
+    assert lock_holder(one.directory) is None
+    two.record.open()
+    two.record.close()
+
+
+def test_the_disk_it_takes_is_bounded(tmp_path: Path) -> None:
+    """Frames that the ring has overwritten go; at most two checkpoints stay."""
+    sizes = []
+
+    class Measuring(SilentReporter):
+        def progress(self, progress: Any) -> None:
+            if progress.step % 50 == 1 and progress.step > 1:
+                files = sorted(path.name for path in (run.directory / "checkpoint").iterdir())
+                sizes.append((len(files), sum(f.startswith("state-") for f in files)))
+
+    run = make_run(tmp_path, *SMALL, "total_steps=600", "algo.replay_capacity=100", "checkpoint.keep=true")
+    run.train(Measuring())
+    assert sizes[0] == (3, 1) and sizes[-1] == sizes[-2] == sizes[-3] and sizes[-1][1] == 2
+    assert sizes[-1][0] <= 2 * 2 + 4
+    assert Checkpoints(run.directory).steps() == [550, 600], "checkpoint.keep=true"
+
+
+def test_a_full_disk_leaves_the_tables_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: Path) -> None:
+    run = make_run(tmp_path, *SMALL)
+    write = os.fsync
+    written = 0
+
+    def full(handle: int) -> None:
+        nonlocal written
+        written += 1
+        if written > 25:
+            raise OSError(28, "No space left on device")
+        write(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        run.train(SilentReporter())
+    monkeypatch.undo()
+    rows = (run.directory / "training.csv").read_text().splitlines()
+    assert len({row.count(",") for row in rows}) == 1
+    assert json.loads((run.directory / "status.json").read_text())["state"] == "running"
+    train(tmp_path, *SMALL)
+    assert_same(run.directory, finished)
+
+
+def test_the_number_of_threads_is_that_of_the_first_start(tmp_path: Path) -> None:
+    overrides = [o for o in SMALL if not o.startswith("threads")]
+    run = make_run(tmp_path, *overrides)
+    torch.set_num_threads(2)
+    with pytest.raises(RuntimeError, match="crash"):
+        run.train(Stop(60))
+    run = make_run(tmp_path, *overrides)
+    torch.set_num_threads(1)
+    with pytest.raises(RuntimeError, match="crash"):
+        run.train(Stop(70))
+    assert torch.get_num_threads() == 2
+
+
+def test_how_often_it_is_saved_is_not_part_of_what_it_is(finished: Path, tmp_path: Path) -> None:
+    directory = crashed(tmp_path, 130).directory
+    train(tmp_path, *SHORT, "checkpoint.every=7")
+    assert_same(directory, finished)
+
+
+def test_an_environment_that_cannot_be_saved_is_said_to_be_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path, *SMALL)
+
+    def cannot() -> Any:
+        raise NotImplementedError("MinAtar cannot save its state")
+
+    monkeypatch.setattr(run.env, "state_dict", cannot)
+    reporter = Stop(130)
+    with pytest.raises(RuntimeError, match="crash"):
+        run.train(reporter)
+    assert "no checkpoints" in reporter.warnings[0]
+    assert not (run.directory / "checkpoint").exists()
+    reporter = Stop(-1)
+    make_run(tmp_path, *SMALL).train(reporter)
+    assert reporter.first == 0
+
+
+STATE = {
+    "none": None,
+    "numbers": [1, 2**127, 0.1, float("inf"), True],
+    "text": "a $b",
+    "tuple": (1, [2.5]),
+    "scalars": [np.int64(-3), np.float32(0.1), np.bool_(True)],
+    "arrays": {"a": np.arange(6).reshape(2, 3)[:, ::2], "empty": np.zeros((0, 4), np.uint8), "number": np.array(2.5)},
+    "tensors": [torch.randn(3, 2).T, torch.tensor(1.5), torch.zeros(0, dtype=torch.uint8)],
+    "bytes": b"\x00\xff",
+    "nested": {"generator": np.random.default_rng(3).bit_generator.state},
+}
+
+
+def same(one: Any, two: Any) -> bool:
+    if type(one) is not type(two):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(same(one[key], two[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(two) and all(map(same, one, two))
+    if isinstance(one, (np.ndarray, torch.Tensor)):
+        return one.dtype == two.dtype and one.shape == two.shape and bool((one == two).all())
+    return bool(one == two)
+
+
+def test_a_state_survives_the_way_to_the_disk() -> None:
+    from safetensors.numpy import load, save
+
+    arrays: dict[str, np.ndarray] = {}
+    text = json.dumps(_to_plain(STATE, "", arrays))
+    assert same(_from_plain(json.loads(text), load(save(arrays))), STATE)
+
+
+@pytest.mark.parametrize("bad", [{1: 2}, {"$array": 1}, {"a": {1, 2}}, [object()], {"x": np.array([object()])}])
+def test_what_is_no_plain_data_is_refused(bad: Any) -> None:
+    with pytest.raises(TypeError, match=r"keys of a state must be plain strings|a state cannot hold"):
+        _to_plain(bad, "", {})
