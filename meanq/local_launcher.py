@@ -23,6 +23,7 @@ from omegaconf import DictConfig, open_dict
 
 from meanq.config import Config, ConfigError
 from meanq.launch import frozen_configs, result
+from meanq.signals import hold_stop_signals
 from meanq.study import override_key
 
 # What stops a sweep, and what its runs are sent then. A closed terminal stops it as `kill` does.
@@ -248,6 +249,7 @@ def describe(code: int) -> str:
 def child() -> None:
     """One run; what it is comes through standard input."""
     _stop_with_parent()
+    hold_stop_signals()
     os.sched_setaffinity(0, pickle.load(sys.stdin.buffer))  # before anything counts the cores
     try:
         context, task_function, master_config, overrides, number = pickle.load(sys.stdin.buffer)

@@ -10,8 +10,10 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +31,7 @@ from omegaconf import OmegaConf
 from meanq.config import ConfigError
 from meanq.launch import FrozenConfigs, frozen_configs, result
 from meanq.record import write_atomically
+from meanq.signals import hold_stop_signals
 
 # States that a job does not leave by itself. One that is queued again passes through some of them for a moment, and a
 # result may show late on a network file system: hence the seconds that such a state must last before it counts.
@@ -47,6 +50,10 @@ _GONE = "no longer in the queue"
 ENDED_SECONDS = 20.0
 _MAX_LOOK_SECONDS = 10.0  # between two looks for results
 _MAX_QUEUE_SECONDS = 30.0  # between two questions to the scheduler; fewer at first
+
+# A job that is preempted while Python starts, before submitit listens, would die of the signal and count as failed.
+# So it ignores signals until then; SLURM kills it in the end, and queues it again.
+_PYTHON = f'sh -c \'trap "" USR2 TERM; exec "$0" "$@"\' {shlex.quote(sys.executable)}'
 
 # Words of sbatch's complaints, the field that they are about, and where to look.
 _COMPLAINTS = (
@@ -111,6 +118,11 @@ class SlurmLauncher(SubmititSlurmLauncher):
             raise SystemExit(130) from None
         return [result(overrides, outcomes[jobs[i].job_id]) for i, overrides in enumerate(job_overrides)]
 
+    def __call__(self, *arguments: Any, **named: Any) -> JobReturn:
+        """What a job does."""
+        hold_stop_signals()
+        return super().__call__(*arguments, **named)
+
     def _submit(self, job_overrides: Sequence[Sequence[str]], frozen: FrozenConfigs) -> list[str]:
         """The ids of their jobs: an array where there are several."""
         import submitit
@@ -124,6 +136,7 @@ class SlurmLauncher(SubmititSlurmLauncher):
                 cluster="slurm",
                 folder=self.params["submitit_folder"],
                 slurm_max_num_timeout=self.params["max_num_timeout"],
+                slurm_python=_PYTHON,
             )
             executor.update_parameters(**self._executor_parameters())
             jobs = []

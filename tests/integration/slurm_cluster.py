@@ -20,6 +20,7 @@ START_SECONDS = 30
 # - DefMemPerCPU: else a job takes all memory, and an array runs one by one.
 # - EnforcePartLimits: else a job that asks for too much waits for ever.
 # - `urgent` jobs preempt those of `scavenge`, which are told ten seconds before they are killed and queued again.
+# - `seat`: something of which there is one, so that a test can preempt one job and no other.
 SLURM_CONF = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -49,13 +50,13 @@ EnforcePartLimits=ALL
 ReturnToService=2
 JobRequeue=1
 KillWait=5
-GresTypes=gpu
+GresTypes=gpu,seat
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SlurmctldParameters=preempt_send_user_signal
 SlurmdParameters=config_overrides
-NodeName={host} NodeAddr=127.0.0.1 CPUs=64 RealMemory=256000 Gres=gpu:4 State=UNKNOWN
-PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=OFF
+NodeName={host} NodeAddr=127.0.0.1 CPUs=64 RealMemory=256000 Gres=gpu:4,seat:1 State=UNKNOWN
+PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=OFF
 PartitionName=scavenge Nodes={host} MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=10
 PartitionName=urgent Nodes={host} MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
@@ -120,7 +121,7 @@ def _configure(home: Path) -> Cluster:
     gpus = [home / "run" / f"gpu{i}" for i in range(4)]
     for gpu in gpus:
         os.mknod(gpu, 0o20666, os.makedev(1, 3))  # SLURM wants devices; these are /dev/null
-    (home / "gres.conf").write_text("".join(f"Name=gpu File={gpu}\n" for gpu in gpus))
+    (home / "gres.conf").write_text("".join(f"Name=gpu File={gpu}\n" for gpu in gpus) + "Name=seat Count=1\n")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH", "SRUN"))}
     return Cluster(home, environment | {"SLURM_CONF": str(home / "slurm.conf")})
 

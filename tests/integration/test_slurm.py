@@ -55,6 +55,7 @@ RUN = (
     "probe.every=100",
     "probe.states=3",
     "log_every=50",
+    "checkpoint.every=50",
     "threads=1",
     "label=run",
 )
@@ -127,15 +128,15 @@ def playground(directory: Path, slow: bool) -> Path:
 
 
 def preempt(cluster: Cluster, job: str) -> None:
-    """A job that may take what others have asks for all GPUs."""
-    cluster.command("sbatch", "--partition=urgent", "--gres=gpu:4", "--mem=10", "--output=/dev/null", "--wrap=sleep 2")
+    """A job that may take what others have asks for it."""
+    cluster.command("sbatch", "--partition=urgent", "--gres=seat:1", "--mem=10", "--output=/dev/null", "--wrap=sleep 2")
 
 
 # How a run is disturbed, and the launcher's fields that this needs.
 DISTURBANCES: dict[str, tuple[Callable[[Cluster, str], object], tuple[str, ...]]] = {
     "usr2": (lambda cluster, job: cluster.command("scancel", "--signal=USR2", job), ()),
     "requeue": (lambda cluster, job: cluster.command("scontrol", "requeue", job), ()),
-    "timeout": (lambda cluster, job: None, ("hydra.launcher.timeout_min=1", "hydra.launcher.signal_delay_s=30")),
+    "timeout": (lambda cluster, job: None, ("hydra.launcher.timeout_min=1", "hydra.launcher.signal_delay_s=5")),
     "preemption": (preempt, ("hydra.launcher.partition=scavenge", "hydra.launcher.gpus_per_node=1")),
 }
 
@@ -221,6 +222,9 @@ def test_a_disturbed_run_ends_as_an_undisturbed_one(name: str, disturbed: dict[s
     assert ended.code == 0, ended.err
     assert ended.restarts >= 1
     assert status(ended.directory)["state"] == "finished"
+    resumed = json.loads((ended.directory / "meta.json").read_text())["resumed"]
+    assert resumed and resumed[0] >= 100, "it went on, rather than start again"
+    assert f"resumed from step {resumed[0]}" in ended.log
     same_bytes(ended.directory, undisturbed)
 
 
