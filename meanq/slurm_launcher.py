@@ -49,7 +49,8 @@ _ENDED = {
 _GONE = "no longer in the queue"
 ENDED_SECONDS = 20.0
 _MAX_LOOK_SECONDS = 10.0  # between two looks for results
-_MAX_QUEUE_SECONDS = 30.0  # between two questions to the scheduler; fewer at first
+_MAX_QUEUE_SECONDS = 30.0  # between two questions to the scheduler; fewer at first,
+_ENDED_QUEUE_SECONDS = 5.0  # and where a job seems to have ended
 
 # A job that is preempted while Python starts, before submitit listens, would die of the signal and count as failed.
 # So it ignores signals until then; SLURM kills it in the end, and queues it again.
@@ -255,7 +256,7 @@ class Waiting:
     def __init__(self, jobs: Sequence[Submitted], result_path: Callable[[str], Path]) -> None:
         self._pending = {job.job_id: job for job in jobs}
         self._result_path = result_path
-        self._seen = dict.fromkeys(self._pending, time.monotonic())  # when it was last known to wait or run
+        self._ended: dict[str, float] = {}  # since when SLURM has said that it ended
         self._outcomes: dict[str, BaseException | None] = {}
         self._said = ""
 
@@ -265,7 +266,8 @@ class Waiting:
         while self._pending:
             self._collect()
             now = time.monotonic()
-            if now - asked >= min(_MAX_QUEUE_SECONDS, 2 + (now - started) / 20):
+            patience = _ENDED_QUEUE_SECONDS if self._ended else _MAX_QUEUE_SECONDS
+            if now - asked >= min(patience, 2 + (now - started) / 20):
                 answer, asked = ask(), now
                 if answer is not None:
                     self._judge(answer)
@@ -286,8 +288,8 @@ class Waiting:
         for job_id, job in list(self._pending.items()):
             entry = answer.get(job_id)
             if entry and entry.state not in _ENDED:
-                self._seen[job_id] = now
-            elif now - self._seen[job_id] > ENDED_SECONDS and not _listed(self._result_path(job_id)):
+                self._ended.pop(job_id, None)
+            elif now - self._ended.setdefault(job_id, now) >= ENDED_SECONDS and not _listed(self._result_path(job_id)):
                 how = f"ended as {entry.state}" if entry else _GONE
                 log = self._result_path(job_id).parent
                 text = f"{job.directory}: job {job_id} left no result ({how}); its log is in {log}; the same command"
@@ -295,6 +297,7 @@ class Waiting:
 
     def _settle(self, job_id: str, failure: BaseException | None) -> None:
         del self._pending[job_id]
+        self._ended.pop(job_id, None)
         self._outcomes[job_id] = failure
 
     def _report(self, answer: Mapping[str, QueueEntry] | None) -> None:

@@ -178,5 +178,13 @@ def _stop(home: Path) -> None:
             pid = int(path.read_text())
             os.kill(pid, signal.SIGTERM)
             deadline = time.monotonic() + 10
-            while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+            while _alive(pid) and time.monotonic() < deadline:
                 time.sleep(0.1)
+
+
+def _alive(pid: int) -> bool:
+    """Not so where it only waits to be reaped: where nobody does that, it would for ever."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
