@@ -98,7 +98,7 @@ class LocalLauncher(Launcher):
         directories = [frozen.directory(overrides) for overrides in job_overrides]
         names = run_names(job_overrides)
         threads = max((c.threads for c in configs if c.threads), default=self._threads)
-        shares = divide(sorted(os.sched_getaffinity(0)), gpus_of(configs), len(configs), self._jobs, threads)
+        shares = divide(available_cores(), gpus_of(configs), len(configs), self._jobs, threads)
         each = len(shares[0].cores)
         _say(f"{len(configs)} runs, {len(shares)} at once with {each} core(s) each; lines begin with the run's name")
         waiting = list(range(len(configs)))
@@ -221,6 +221,12 @@ def _say(line: str, stream: IO[str] | None = None) -> None:
 def _pass_on(name: str, source: IO[str], to: IO[str]) -> None:
     for line in source:
         _say(f"{name} | {line.rstrip()}", to)
+
+
+def available_cores() -> list[int]:
+    """Those that this process may use; inside a SLURM job, no more than that has."""
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[: int(os.environ.get("SLURM_CPUS_PER_TASK") or len(cores))]
 
 
 def gpus_of(configs: Sequence[Config]) -> list[str]:

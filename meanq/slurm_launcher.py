@@ -30,7 +30,7 @@ from omegaconf import OmegaConf
 
 from meanq.config import ConfigError
 from meanq.launch import FrozenConfigs, frozen_configs, result
-from meanq.record import write_atomically
+from meanq.record import read_status, write_atomically
 from meanq.signals import hold_stop_signals
 
 # States that a job does not leave by itself. One that is queued again passes through some of them for a moment, and a
@@ -290,6 +290,9 @@ class Waiting:
             if entry and entry.state not in _ENDED:
                 self._ended.pop(job_id, None)
             elif now - self._ended.setdefault(job_id, now) >= ENDED_SECONDS and not _listed(self._result_path(job_id)):
+                if read_status(job.directory).get("state") == "finished":  # killed a moment after its end
+                    self._settle(job_id, None)
+                    continue
                 how = f"ended as {entry.state}" if entry else _GONE
                 log = self._result_path(job_id).parent
                 text = f"{job.directory}: job {job_id} left no result ({how}); its log is in {log}; the same command"

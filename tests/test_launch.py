@@ -2,12 +2,17 @@
 
 import dataclasses
 import pickle
+import re
 import shutil
 import time
 from pathlib import Path
 
 import pytest
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.utils import JobReturn, JobStatus
+from hydra.types import RunMode
 from omegaconf import OmegaConf, open_dict
 
 from meanq import slurm_launcher
@@ -15,7 +20,9 @@ from meanq.config import CONFIG_DIR, ConfigError, from_omegaconf
 from meanq.launch import FrozenConfigs, launch
 from meanq.local_launcher import LocalLauncher, Share, describe, divide, run_names
 from meanq.slurm_launcher import QueueEntry, Submitted, Waiting, already_queued, explain_rejection, remember
-from meanq.sweep import Plan, plan, register_schema
+from meanq.sweep import Plan, hydra_arguments, plan, register_schema
+
+PROJECT = Path(__file__).parents[1]
 
 
 def planned(*arguments: str) -> Plan:
@@ -196,11 +203,59 @@ def test_waiting_ends_for_jobs_that_are_killed_gone_or_failed(
             answer["killed"] = QueueEntry("OUT_OF_MEMORY", "None", "x")
         return answer
 
-    jobs = [Submitted(name, tmp_path / name) for name in ("good", "raises", "killed", "gone")]
+    (tmp_path / "done").mkdir()
+    (tmp_path / "done" / "status.json").write_text('{"state": "finished"}')
+    jobs = [Submitted(name, tmp_path / name) for name in ("good", "raises", "killed", "gone", "done")]
     outcomes = Waiting(jobs, lambda job: tmp_path / f"{job}.pkl").wait(ask)
-    assert outcomes["good"] is None
+    assert outcomes["good"] is None and outcomes["done"] is None
     assert str(outcomes["raises"]) == "on purpose"
     assert "left no result (ended as OUT_OF_MEMORY)" in str(outcomes["killed"])
     assert "left no result (no longer in the queue)" in str(outcomes["gone"])
     said = capsys.readouterr().out
-    assert "squeue does not answer" in said and said.strip().endswith("1 done, 3 failed")
+    assert "squeue does not answer" in said and said.strip().endswith("2 done, 3 failed")
+
+
+def documentation(kind: str) -> list[str]:
+    """The blocks of docs/slurm.md in one language."""
+    text = (PROJECT / "docs" / "slurm.md").read_text()
+    return re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_commands_of_the_documentation_name_runs_and_a_launcher(tmp_path: Path) -> None:
+    register_schema()
+    commands = [line for block in documentation("bash") for line in block.splitlines() if "meanq.run" in line]
+    assert len(commands) == 3
+    for command in commands:
+        words = command.partition("meanq.run ")[2].partition(" >")[0].split()
+        found = plan(hydra_arguments([*words, f"root={tmp_path}"]))
+        assert found is not None and found.multirun and len(found.configs) == 10
+
+
+def test_a_labs_own_launcher_file_extends_ours(tmp_path: Path) -> None:
+    (block,) = documentation("yaml")
+    own = tmp_path / "my_conf" / "hydra" / "launcher"
+    own.mkdir(parents=True)
+    (own / "mylab.yaml").write_text(block)
+    found = planned("--config-dir", str(tmp_path / "my_conf"), "hydra/launcher=mylab", "seed=0", f"root={tmp_path}")
+    hydra = Hydra.create_main_hydra2("meanq", create_config_search_path(found.config_path))
+    try:
+        composed = hydra.compose_config(
+            "config", found.shared_overrides, RunMode.MULTIRUN, with_log_configuration=False
+        )
+    finally:
+        GlobalHydra.instance().clear()
+    launcher = composed.hydra.launcher
+    assert (launcher._target_, launcher.partition, launcher.timeout_min, launcher.mem_gb) == (
+        "meanq.slurm_launcher.SlurmLauncher",
+        "gpu",
+        480,
+        12,
+    )
+
+
+def test_the_documented_fields_are_those_of_the_files() -> None:
+    documented = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", (PROJECT / "docs" / "slurm.md").read_text(), re.MULTILINE)
+    names = {name for row in documented for name in re.findall(r"`(\w+)`", row)}
+    slurm, local = (OmegaConf.load(CONFIG_DIR / "hydra" / "launcher" / f"{name}.yaml") for name in ("slurm", "local"))
+    fields = (set(slurm) | set(local)) - {"defaults", "_target_", "submitit_folder", "name"}
+    assert names == fields

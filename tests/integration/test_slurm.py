@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from meanq.record import lock_holder
 from tests.integration.slurm_cluster import Cluster
 
 pytestmark = pytest.mark.xdist_group("slurm")
@@ -225,8 +226,7 @@ def test_a_users_sweep_runs_as_a_job_array(slurm: Cluster, disturbed: dict[str, 
     submitted = jobs(tmp_path)
     arrays = {job.split("_")[0] for job in submitted}
     assert len(arrays) == 1 and {int(job.split("_")[1]) for job in submitted} == set(range(10))
-    states = slurm.states()
-    assert {states[job] for job in submitted} == {"COMPLETED"}
+    wait_for(lambda: all(slurm.states()[job] == "COMPLETED" for job in submitted), "SLURM to see the last job's end")
     assert all(status(directory)["state"] == "finished" for directory in submitted.values())
     assert {directory.parts[-1] for directory in submitted.values()} == {f"seed_{seed}" for seed in range(5)}
     assert len({directory.parts[-2] for directory in submitted.values()}) == 2
@@ -278,6 +278,7 @@ def test_failing_and_killed_jobs_are_told_and_do_not_stop_the_others(
         wait_for(lambda s=seed: rows(by_seed[s][1]) >= 2, f"rows of seed {seed}")
     slurm.command("scancel", by_seed[1][0])
     os.kill(json.loads((by_seed[2][1] / "lock").read_text())["pid"], signal.SIGKILL)
+    wait_for(lambda: lock_holder(by_seed[1][1]) is None and lock_holder(by_seed[2][1]) is None, "two deaths")
     (cwd / "slow").unlink()
     code, out, err = finish(process)
     assert code == 1
