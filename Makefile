@@ -27,8 +27,8 @@ run: $(READY) ## train the default: MeanQ on MinAtar Asterix, a few minutes on a
 test: $(READY) ## every test but the slow ones in tests/integration
 	$(BIN)/python -m pytest -n auto --ignore tests/integration
 
-integration: $(READY) ## slower tests: whole runs in processes of their own
-	$(BIN)/python -m pytest -n auto tests/integration
+integration: $(READY) ## slower tests: whole runs in processes of their own, and on a real SLURM where it is installed
+	$(BIN)/python -m pytest -n auto --dist loadgroup tests/integration
 
 lint: $(READY) ## ruff (style, format) and mypy (types)
 	$(BIN)/ruff check .

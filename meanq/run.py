@@ -120,6 +120,9 @@ def main() -> None:
                 code = 1
         else:
             hydra.main(config_path=str(CONFIG_DIR), config_name=CONFIG_NAME, version_base="1.3")(job)()
+    except ConfigError as error:  # of the launcher
+        complain(error)
+        code = 2
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
     except SystemExit as stop:

@@ -9,6 +9,14 @@ from typing import Any
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 
 
+def hold_stop_signals() -> None:
+    """Keep such signals back until a run is ready for them.
+
+    For a process that is about to import much: an exception that a handler raises inside an import can be swallowed.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+
+
 class StopSignals:
     """Within this context such a signal only sets `wanted`; a second Ctrl-C acts at once."""
 
@@ -21,6 +29,7 @@ class StopSignals:
             for number in _SIGNALS:
                 if signal.getsignal(number) != signal.SIG_IGN:  # nohup
                     self._before[number] = signal.signal(number, self._want)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)  # what was held back comes now
         return self
 
     def __exit__(
