@@ -20,6 +20,7 @@ TINY = (
     "algo.first_update=50",
     "evaluation.episodes=1",
     "probe.states=2",
+    "threads=1",  # tests run side by side
     "algo.ensemble_size=2",
 )
 # Games must end for an evaluation to end.
@@ -39,7 +40,8 @@ def states(root: Path) -> dict[str, str]:
 def readme_commands() -> list[str]:
     text = (PROJECT / "README.md").read_text()
     blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
-    return [line for block in blocks for line in block.splitlines() if line.startswith("python -m meanq.run")]
+    commands = [line for block in blocks for line in block.splitlines() if line.startswith("python -m meanq.run")]
+    return [command for command in commands if "launcher=slurm" not in command]  # test_slurm.py has that one
 
 
 def readme_files(directory: Path) -> None:
@@ -192,7 +194,7 @@ scales:
   tiny:
     machine: any
     cost: seconds
-    common: total_steps=150 algo.first_update=50 evaluation.episodes=1 probe.states=2
+    common: total_steps=150 algo.first_update=50 evaluation.episodes=1 probe.states=2 threads=1
     runs:
       - algo=dqn,rainbow env=chain seed=0-1
       - algo=meanq_rainbow algo.ensemble_size=2 env=chain seed=1
