@@ -39,8 +39,9 @@ format: $(READY) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## time the batched learner against a plain loop over members
+bench: $(READY) ## time the batched learner against a plain loop over members, and checkpoints
 	$(BIN)/python -m benchmarks.learner
+	$(BIN)/python -m benchmarks.checkpoint
 
 lock: ## renew requirements.lock from the ranges in pyproject.toml
 	./scripts/lock $(PYTHON)

@@ -158,9 +158,15 @@ class CheckpointConfig:
 
 @dataclass
 class LoggerConfig:
-    """Where a run is mirrored to, besides its directory."""
+    """Where a run is mirrored to, besides its directory. All but the name and the time to finish are W&B's."""
 
     name: str = MISSING
+    project: str = "meanq"
+    entity: str | None = None
+    mode: str = "auto"
+    tags: list[str] = field(default_factory=list)
+    weights: bool = False
+    finish_seconds: float = 30.0
 
 
 @dataclass
@@ -222,6 +228,8 @@ VALUES = ("scalar", "categorical")
 EXPLORATIONS = ("epsilon_greedy", "episode_member", "ucb", "greedy")
 ENSEMBLE_STDS = ("population", "sample")
 DEVICES = ("auto", "cpu", "cuda")
+LOGGERS = ("files", "wandb", "tensorboard")
+WANDB_MODES = ("auto", "online", "offline", "disabled")
 
 
 def check(config: Config) -> None:
@@ -366,9 +374,31 @@ def _check_combinations(config: Config) -> None:
             text,
             "it names a directory below the root: write a plain name",
         )
+    check_logger(config.logger)
     env_factory(config.env)
     _check_device(config.device)
     check_root(config.root)
+
+
+def check_logger(logger: LoggerConfig) -> None:
+    """Raise for what W&B would refuse after hours."""
+    _require(logger.name in LOGGERS, "logger.name", logger.name, f"write {' or '.join(LOGGERS)}")
+    _require(logger.mode in WANDB_MODES, "logger.mode", logger.mode, f"write {' or '.join(WANDB_MODES)}")
+    for name, text in (("logger.project", logger.project), ("logger.entity", logger.entity or "entity")):
+        _require(
+            bool(text.strip()) and len(text) <= 128 and not set(text) & set("/\\#?%:"),
+            name,
+            text,
+            "write a name of 1 to 128 characters, none of them / \\ # ? % :",
+        )
+    for tag in logger.tags:
+        _require(0 < len(tag.strip()) <= len(tag) <= 64, "logger.tags", tag, "write tags of 1 to 64 characters")
+    _require(
+        0 < logger.finish_seconds < math.inf,
+        "logger.finish_seconds",
+        logger.finish_seconds,
+        "write seconds, more than 0",
+    )
 
 
 def _check_device(device: str) -> None:

@@ -26,6 +26,7 @@ import re
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -169,17 +170,34 @@ def lock_holder(directory: Path) -> dict[str, Any] | None:
     if path in DirectoryLock._held:
         return {"host": socket.gethostname(), "pid": os.getpid()}
     try:
-        with path.open("rb") as file:
-            # struct flock as Linux on 64 bits has it: type, whence, start, length, process
-            query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            if struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, query))[0] == fcntl.F_UNLCK:
-                return None
-            try:
-                return json.loads(file.read())
-            except json.JSONDecodeError:  # taken this very moment
-                return {"host": "?", "pid": "?"}
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return None
+    try:
+        # Who would keep us from locking all of it for writing? To ask needs no permission to write.
+        if sys.platform == "darwin":  # start, length, process, type, whence
+            query = struct.pack("qqihh", 0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
+            _, _, pid, kind, _ = struct.unpack("qqihh", fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
+        else:  # type, whence, start, length, process, as Linux has it on 64 bits
+            query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
+        content = b"" if kind == fcntl.F_UNLCK else os.read(descriptor, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    if kind == fcntl.F_UNLCK:
+        return None
+    holder: dict[str, Any] = {"host": "?", "pid": "?"}
+    with contextlib.suppress(ValueError, RecursionError):  # taken this very moment, and not signed yet
+        signed = json.loads(content)
+        if isinstance(signed, dict):
+            holder |= signed
+    # The system knows the process, unless it is of another host or container: then it says 0, -1 or what means
+    # nothing here. The file may still bear the name of a holder that was killed.
+    if pid > 0 and holder["host"] in ("?", socket.gethostname()):
+        holder["pid"] = pid
+    return holder
 
 
 class Record:

@@ -8,6 +8,7 @@ python -m meanq.run -m +study=target_network scale=minatar           a study of 
 
 import errno
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -18,6 +19,7 @@ from omegaconf import DictConfig
 
 from meanq.config import CONFIG_DIR, Config, ConfigError, from_omegaconf
 from meanq.record import BusyError, read_status, run_directory
+from meanq.run_status import FINISHED, Outcome
 from meanq.sweep import CONFIG_NAME, Plan, expand_seed_ranges, hydra_arguments, plan, register_schema, run_label
 
 # The process that has the command line, and the exit codes of runs in it: there a sweep goes on after a failure, and
@@ -77,7 +79,7 @@ def execute(config: Config) -> int:
     return 0
 
 
-def complain(error: Exception | str) -> None:
+def complain(error: BaseException | str) -> None:
     """What went wrong, in a line."""
     print(f"meanq: {error}", file=sys.stderr)
 
@@ -106,13 +108,15 @@ def main() -> None:
         sys.exit(2)
     if dry_run and planned:
         sys.exit(0)
+    directories = planned.directories if planned else []
+    before = {directory: Outcome.of(directory) for directory in directories}
     code: int | str | None = 0
     try:
         if planned and planned.multirun:
             from meanq.launch import launch
 
             for failure in launch(planned, job):
-                print(f"meanq: {failure}", file=sys.stderr)
+                complain(failure)
                 code = 1
         else:
             hydra.main(config_path=str(CONFIG_DIR), config_name=CONFIG_NAME, version_base="1.3")(job)()
@@ -120,16 +124,18 @@ def main() -> None:
         complain(error)
         code = 2
     except KeyboardInterrupt:
-        print("\nmeanq: stopped; the tables of each run are complete up to its last row", file=sys.stderr)
-        code = 130
+        code = 128 + signal.SIGINT
     except SystemExit as stop:
         code = stop.code
-    existing = [directory for directory in planned.directories if directory.exists()] if planned else []
-    if existing:
+    if isinstance(code, int) and code > 128:  # by a signal
+        print(f"\nmeanq: stopped by {signal.Signals(code - 128).name}; the same command goes on", file=sys.stderr)
+    outcomes = {directory: Outcome.of(directory, before[directory]) for directory in directories}
+    if any(directory.exists() for directory in directories):
         from meanq.terminal import make_console, summary
 
-        summary(make_console(), existing)
-    sys.exit(code or max(_codes, default=0))
+        summary(make_console(), outcomes)
+    unfinished = any(outcome.state not in FINISHED for outcome in outcomes.values())
+    sys.exit(code or max(_codes, default=0) or int(unfinished))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 import csv
 import json
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -16,6 +17,7 @@ from rich.table import Table
 from meanq.config import Config
 from meanq.evaluation import Episode
 from meanq.record import EVALUATIONS, META, read_status
+from meanq.run_status import Outcome
 from meanq.train import Progress
 
 _REFRESH_SECONDS = 0.2
@@ -100,14 +102,14 @@ class TerminalReporter:
         self._console.print(text, highlight=False, soft_wrap=True)
 
 
-def summary(console: Console, directories: Sequence[Path]) -> None:
-    """One row per run, read back from its directory."""
+def summary(console: Console, outcomes: Mapping[Path, Outcome]) -> None:
+    """One row per run, read back from its directory, and why those failed that did."""
     table = Table(title="Runs", title_justify="left", header_style="bold")
     for name in ("environment", "algorithm", "seed", "state"):
         table.add_column(name, overflow="fold")
     for name in ("steps", "return", "V(s0)", "bias", "time"):
         table.add_column(name, justify="right", no_wrap=True)
-    for directory in directories:
+    for directory, outcome in outcomes.items():
         env, label, seed = directory.parts[-3:]
         status = read_status(directory)
         rows = _last_evaluation(directory)
@@ -122,12 +124,18 @@ def summary(console: Console, directories: Sequence[Path]) -> None:
             env,
             label,
             seed.removeprefix("seed_"),
-            status.get("state", "absent"),
+            outcome.state,
             f"{status.get('step', 0):,}",
             *cells,
             _duration(directory),
         )
     console.print(table)
+    for directory, outcome in outcomes.items():
+        if outcome.state == "failed":
+            console.print(f"{directory} failed: {escape(outcome.reason)}", highlight=False, soft_wrap=True)
+    if len(outcomes) > 1:
+        counts = Counter(outcome.state for outcome in outcomes.values())
+        console.print(", ".join(f"{count} {state}" for state, count in counts.items()), highlight=False)
 
 
 def _last_evaluation(directory: Path) -> list[dict[str, str]]:

@@ -21,6 +21,7 @@ from meanq.config import AlgoConfig, Config, ConfigError
 from meanq.envs import FrameStack, make_env
 from meanq.evaluation import Episode, Evaluator, learned_reward, make_probes
 from meanq.exploration import Explorer, random_share
+from meanq.mirror import Mirror, make_mirror
 from meanq.networks import QNetwork, parameter_count
 from meanq.record import Record, read_status, run_directory
 from meanq.replay import BernoulliMask, Replay, replay_bytes
@@ -122,6 +123,7 @@ class Run:
         self._last_log = (0, 0.0)  # step, seconds
         self.step = 0
         self.last_evaluation: list[Episode] = []
+        self._mirror: Mirror | None = None
 
     def facts(self) -> str:
         """What will be trained, in a line."""
@@ -150,6 +152,8 @@ class Run:
             self._stop("failed", reason=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
             raise
         finally:
+            if self._mirror:
+                self._mirror.close(read_status(self.directory).get("state", ""))
             self.record.close()
 
     def _train(self, reporter: Reporter) -> None:
@@ -194,6 +198,7 @@ class Run:
     def _announce(self, reporter: Reporter) -> None:
         self.record.meta(threads=torch.get_num_threads(), device=self.device.type)
         reporter.started(self.config, self.directory, self.facts(), self.step)
+        self._mirror = make_mirror(self.config.logger, self.directory)
 
     def _load(self, reporter: Reporter) -> Saved | None:
         """The last good checkpoint; None: there never was one."""
@@ -274,16 +279,21 @@ class Run:
     def _look(self, reporter: Reporter) -> None:
         """Evaluate, probe, log, where it is time to; evaluation first, since the run may be saved while it lasts."""
         config, last = self.config, self.step == self.config.total_steps
-        if last or self.step % config.evaluation.every == 0:
+        evaluating, probing, logging = (
+            last or self.step % every == 0 for every in (config.evaluation.every, config.probe.every, config.log_every)
+        )
+        if evaluating:
             with self._clock.time("evaluate"):
                 self.last_evaluation = self._evaluate(self.agent.values, self.step, self._breathe)
             self.record.evaluation(self.step, self.last_evaluation)
             reporter.evaluated(self.step, self.last_evaluation)
             self.record.flush()
-        if last or self.step % config.probe.every == 0:
+        if probing:
             self._probe()
-        if last or self.step % config.log_every == 0:
+        if logging:
             self._log()
+        if self._mirror and (evaluating or probing or logging):
+            self._mirror.update(self.step)
         reporter.progress(Progress(self.step, random_share(config.algo, self.step), self._last_return))
 
     def _finish(self) -> None:

@@ -43,12 +43,17 @@ class SilentReporter:
         pass
 
 
-def make_run(root: Path, *overrides: str) -> Run:
-    """A run that has not begun."""
+def compose_run(root: Path, *overrides: str) -> Config:
+    """The configuration of a run."""
     register_schema()
     planned = plan([f"root={root}", *overrides])
     assert planned is not None
-    return Run(planned.configs[0])
+    return planned.configs[0]
+
+
+def make_run(root: Path, *overrides: str) -> Run:
+    """A run that has not begun."""
+    return Run(compose_run(root, *overrides))
 
 
 def train(root: Path, *overrides: str) -> Run:

@@ -1,0 +1,154 @@
+"""What exact resume costs: python -m benchmarks.checkpoint [--help].
+
+A replay is filled with real frames; then, as in a long run, 10,000 more are stored and a checkpoint is made, several
+times. Time is compared with that of as many interactions and updates, timed in the same process between the
+checkpoints. Frames recur after 10,000, which no file sees: each holds at most 10,000.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from meanq.config import Config
+from meanq.sweep import plan, register_schema
+from meanq.train import Run, human_bytes
+
+ALGORITHMS = {"seaquest": ("dqn", "meanq", "meanq_rainbow"), "minatar/breakout": ("dqn", "meanq")}
+INTERACTIONS = 40  # timed before each checkpoint; an update every few
+
+
+@dataclass
+class Cost:
+    """One row."""
+
+    checkpoint: float  # seconds
+    resume: float  # seconds
+    interval: float  # seconds that the interactions between two checkpoints take
+    disk: int
+    memory: int
+
+    @property
+    def share(self) -> float:
+        """Of the run's time."""
+        return self.checkpoint / (self.checkpoint + self.interval)
+
+
+def configuration(env: str, algo: str, frames: int, root: str) -> Config:
+    """A run whose replay holds `frames`."""
+    register_schema()
+    overrides = [f"env={env}", f"algo={algo}", f"algo.replay_capacity={frames}", f"total_steps={2 * frames}"]
+    planned = plan([*overrides, f"root={root}"])
+    assert planned is not None
+    return planned.configs[0]
+
+
+def play(run: Run, count: int) -> np.ndarray:
+    """Frames of a random game."""
+    generator = np.random.default_rng(0)
+    frames = [run.env.reset()]
+    while len(frames) < count:
+        outcome = run.env.step(int(generator.integers(run.env.num_actions)))
+        over = outcome.terminal or outcome.truncated
+        frames.append(run.env.reset() if over else outcome.frame)
+    return np.stack(frames)
+
+
+def store(run: Run, frames: np.ndarray, count: int) -> None:
+    """Append so many, as episodes of 500."""
+    for i in range(count):
+        run.replay.append(i % 3, 0.0, frames[i % len(frames)], terminal=i % 500 == 499, truncated=False)
+        if i % 500 == 499:
+            run.replay.start(frames[i % len(frames)])
+
+
+def measure(config: Config, checkpoints: int) -> Cost:
+    """Fill the replay, then alternate interactions and checkpoints."""
+    run = Run(config)
+    run.record.open()
+    run.record.start()
+    every = config.checkpoint.every
+    frames = play(run, every)
+    run.replay.start(frames[0])
+    store(run, frames, config.algo.replay_capacity)
+    run._start_game()
+    seconds, per_interaction = [], []
+    for number in range(checkpoints + 1):
+        run.step = config.algo.first_update + number * every
+        store(run, frames, every - INTERACTIONS)
+        run._start_game()
+        start = time.perf_counter()
+        for _ in range(INTERACTIONS):
+            run.step += 1
+            run._interact()
+            if run.step % config.algo.interactions_per_update == 0:
+                for _ in range(config.algo.gradient_steps):
+                    run._learn()
+        per_interaction.append((time.perf_counter() - start) / INTERACTIONS)
+        start = time.perf_counter()
+        run._save()
+        seconds.append(time.perf_counter() - start)
+    disk = run._checkpoints.size()
+    run.record.close()
+    start = time.perf_counter()
+    again = Run(config)
+    saved = again._checkpoints.load(print)
+    assert saved is not None
+    again.agent.load_state_dict(saved.state["agent"])
+    again.replay.load_state_dict(saved.state["replay"])
+    saved.restore_frames(again.replay)
+    resume = time.perf_counter() - start
+    # The first holds all frames at once, which no run ever does.
+    return Cost(
+        statistics.median(seconds[1:]),
+        resume,
+        every * statistics.median(per_interaction),
+        disk,
+        run.replay_bytes,
+    )
+
+
+def main() -> None:
+    """Measure and print; exit 1 where a checkpoint takes 2% of the time or more."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--frames", type=int, default=500_000, help="in the replay of an Atari game (default 500000)")
+    parser.add_argument("--checkpoints", type=int, default=3, help="timed for each row (default 3)")
+    parser.add_argument("--env", nargs="+", default=list(ALGORITHMS), choices=list(ALGORITHMS))
+    options = parser.parse_args()
+    table = Table(title="A checkpoint every 10,000 interactions", title_justify="left", box=box.SIMPLE)
+    for name in ("environment", "algorithm"):
+        table.add_column(name)
+    for name in ("frames", "checkpoint s", "10K interactions s", "share", "on disk", "replay in memory", "resume s"):
+        table.add_column(name, justify="right")
+    slow = 0
+    for env in options.env:
+        frames = options.frames if env == "seaquest" else options.frames // 5
+        for algo in ALGORITHMS[env]:
+            with tempfile.TemporaryDirectory() as root:
+                cost = measure(configuration(env, algo, frames, root), options.checkpoints)
+            slow += cost.share >= 0.02
+            table.add_row(
+                env,
+                algo,
+                f"{frames:,}",
+                f"{cost.checkpoint:.2f}",
+                f"{cost.interval:,.0f}",
+                f"{cost.share:.2%}",
+                human_bytes(cost.disk),
+                human_bytes(cost.memory),
+                f"{cost.resume:.1f}",
+            )
+    Console(width=140).print(table)
+    print(f"{slow} rows take 2% of the time or more")
+    sys.exit(min(slow, 1))
+
+
+if __name__ == "__main__":
+    main()

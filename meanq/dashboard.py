@@ -1,0 +1,122 @@
+"""A W&B workspace with the paper's four metrics: one line per method, the mean over its seeds, with their spread.
+
+python -m meanq.dashboard --entity my_team                   make the view in the project meanq, and print its address
+python -m meanq.dashboard --entity my_team --json            print its definition; needs no network
+
+It needs W&B's own library for workspaces: pip install wandb-workspaces.
+"""
+
+import argparse
+import json
+import os
+import sys
+from typing import Any
+
+from meanq.config import ConfigError, LoggerConfig, check_logger
+
+# What one run knows; the paper's own standard deviation and Jensen gap are across seeds.
+SECTIONS: dict[str, dict[str, str]] = {
+    "The paper's four metrics": {
+        "evaluation/return": "Return",
+        "evaluation/bias": "Bias of V(s0)",
+        "probe/member_std_normalised": "Std of V(s0) over members / normalised return",
+        "probe/member_jensen_gap_normalised": "Jensen gap over members / normalised return",
+    },
+    "Values at initial states": {
+        "probe/value": "V(s0) at the probe states (the band is the std over seeds)",
+        "evaluation/value": "V(s0) of evaluation episodes",
+        "evaluation/discounted_return": "Discounted return that followed",
+        "probe/member_std": "Std of V(s0) over members",
+        "probe/member_jensen_gap": "Jensen gap over members",
+        "evaluation/normalised_return": "Normalised return",
+    },
+    "Training": {
+        "training/loss": "Loss",
+        "training/mean_q": "Mean Q of minibatches",
+        "training/gradient_norm": "Gradient norm",
+        "training/epsilon": "Epsilon",
+        "training/game_return": "Return of training games",
+        "timing/steps_per_second": "Steps per second",
+    },
+}
+_NOTE = """\
+One run knows the spread of its **members**, not of seeds. `probe/member_std` is the standard deviation over members of
+max_a Q_k(s0, a); `probe/member_jensen_gap` is mean_k max_a Q_k(s0, a) - max_a mean_k Q_k(s0, a); both are means over
+the probe states. `_normalised` divides by the normalised return of that step, where it is clearly above zero. The
+paper's own standard deviation and gap are across seeds and follow from `probes.npz` of several run directories.
+"""
+
+
+def workspace(entity: str, project: str) -> Any:
+    """The view, not saved yet."""
+    import wandb_workspaces.reports.v2 as panels
+    import wandb_workspaces.workspaces as workspaces
+
+    def plot(metric: str, title: str) -> Any:
+        return panels.LinePlot(
+            title=title,
+            y=[metric],
+            title_x="interactions",
+            groupby="Group",
+            groupby_aggfunc="mean",
+            groupby_rangefunc="stddev",
+        )
+
+    sections = [
+        workspaces.Section(
+            name=name,
+            panels=[plot(metric, title) for metric, title in metrics.items()],
+            is_open=True,
+            layout_settings=workspaces.SectionLayoutSettings(columns=2, rows=2),
+        )
+        for name, metrics in SECTIONS.items()
+    ]
+    sections.append(workspaces.Section(name="What these are", panels=[panels.MarkdownPanel(markdown=_NOTE)]))
+    return workspaces.Workspace(
+        entity=entity,
+        project=project,
+        name="meanq",
+        sections=sections,
+        runset_settings=workspaces.RunsetSettings(groupby=[workspaces.Metric("Group")]),
+    )
+
+
+def definition(view: Any) -> dict[str, Any]:
+    """What W&B stores of it."""
+    return json.loads(view._to_model().model_dump_json(by_alias=True, exclude_none=True))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m meanq.dashboard", description=__doc__.split("\n")[0])
+    parser.add_argument("--entity", required=True, help="user or team that owns the project")
+    parser.add_argument("--project", default="meanq")
+    parser.add_argument("--json", action="store_true", help="print the definition and stop there")
+    arguments = parser.parse_args(argv)
+    os.environ["WANDB_SILENT"] = "true"
+    try:
+        check_logger(LoggerConfig(name="wandb", project=arguments.project, entity=arguments.entity))
+        try:
+            view = workspace(arguments.entity, arguments.project)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"{error.name} is not installed: pip install wandb-workspaces") from None
+        if arguments.json:
+            print(json.dumps(definition(view), indent=2))
+            return 0
+        from meanq.mirror import has_key
+
+        if not has_key():
+            raise ConfigError("no W&B API key: run `wandb login` or set WANDB_API_KEY; --json needs none")
+        try:
+            view.save()
+        except Exception as error:  # noqa: BLE001 - whatever W&B's library raises, a line says it
+            raise ConfigError(f"W&B did not take the view ({' '.join(str(error).split())})") from None
+    except ConfigError as error:
+        print(f"meanq: {error}", file=sys.stderr)
+        return 1
+    print(view.url)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
