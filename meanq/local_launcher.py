@@ -36,6 +36,7 @@ _STOPPING = {
 HYDRA_VERSION = "1.3"
 _POLL_SECONDS = 0.1
 _LAST_WORDS_SECONDS = 2.0
+_ONE_CTRL_C_SECONDS = 0.5  # a wrapper such as `timeout` passes on what the terminal has sent to us already
 
 
 class LocalRunError(RuntimeError):
@@ -124,8 +125,9 @@ class LocalLauncher(Launcher):
                     outcome = child.end()
                     if outcome:
                         failures[i] = LocalRunError(f"{directories[i]}: {describe(outcome)}")
+                    how = "killed" if signals.kill else describe(outcome)
                     left = len(waiting) + len(running)
-                    _say(f"{names[i]} | {describe(outcome)}; {left} run(s) to go")
+                    _say(f"{names[i]} | {how}; {left} run(s) to go")
                 time.sleep(_POLL_SECONDS)
         if signals.stop == signal.SIGINT:
             raise KeyboardInterrupt
@@ -184,6 +186,7 @@ class _Signals:
 
     stop: signal.Signals | None = None
     kill: bool = False
+    _when: float = 0.0
     _seen: bool = False
     _before: dict[signal.Signals, Any] = field(default_factory=dict)
 
@@ -205,8 +208,8 @@ class _Signals:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.stop is None:
-            self.stop = signal.Signals(number)
-        elif number == signal.SIGINT:
+            self.stop, self._when = signal.Signals(number), time.monotonic()
+        elif number == signal.SIGINT and time.monotonic() - self._when > _ONE_CTRL_C_SECONDS:
             self.kill = True
 
 
