@@ -220,7 +220,7 @@ class Record:
         """Make the directory, or enter the unfinished run in it; no other process can until close."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire()
+            self._acquire()
             check_directory(self.directory, self._config)
             for path in self.directory.iterdir():
                 if _TEMPORARY.fullmatch(path.name):
@@ -234,6 +234,21 @@ class Record:
         except ConfigError:
             self._lock.release()
             raise
+
+    def _acquire(self) -> None:
+        """Take the lock. A job that SLURM has queued again may have to wait for its own remains.
+
+        Where a node crashed, NFS keeps its locks until their lease runs out, 90 seconds by default.
+        """
+        patience = 120.0 if os.environ.get("SLURM_RESTART_COUNT") else 0.0
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                return self._lock.acquire()
+            except BusyError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(1.0)
 
     def close(self) -> None:
         """Let others in."""

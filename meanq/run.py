@@ -28,6 +28,13 @@ _command_line_process = 0
 _codes: list[int] = []
 
 
+_MEANINGS = {
+    1: "failed; its status.json says why",
+    2: "not started, because its configuration cannot work here",
+    3: "not started, because another process trains there",
+}
+
+
 class RunFailedError(RuntimeError):
     """A run failed; its directory says why."""
 
@@ -41,7 +48,7 @@ def job(composed: DictConfig) -> None:
     if os.getpid() == _command_line_process:
         _codes.append(code)
     elif code:
-        raise RunFailedError(f"{run_directory(config)}: failed; its status.json has the traceback")
+        raise RunFailedError(f"{run_directory(config)}: {_MEANINGS[code]}")
 
 
 def execute(config: Config) -> int:

@@ -373,6 +373,20 @@ def test_two_processes_never_train_in_the_same_directory(finished: Path, tmp_pat
     assert_same(run.directory, finished)
 
 
+def test_a_job_that_was_queued_again_waits_for_the_end_of_its_former_self(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = context.Event()
+    holder = context.Process(target=hold, args=(str(tmp_path), ready))
+    holder.start()
+    assert ready.wait(60)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    monkeypatch.setattr("time.sleep", lambda seconds: (holder.kill(), holder.join()))
+    run = make_run(tmp_path, *SMALL)
+    run.train(SilentReporter())
+    assert_same(run.directory, finished)
+
+
 def test_within_a_process_too(tmp_path: Path) -> None:
     one, two = make_run(tmp_path, *SMALL), make_run(tmp_path, *SMALL)
     one.record.open()
