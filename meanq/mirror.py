@@ -25,7 +25,7 @@ from typing import Any, Literal, Protocol
 
 from meanq.config import WANDB_MODES, ConfigError, LoggerConfig
 from meanq.points import Point, read_config, read_points
-from meanq.record import _NOT_IDENTITY, META, WEIGHTS, read_status, write_atomically
+from meanq.record import META, NOT_IDENTITY, WEIGHTS, read_status, write_atomically
 
 LOG, DONE = "mirror.log", "mirror.json"
 WANDB_DIRECTORY, TENSORBOARD_DIRECTORY = "wandb", "tensorboard"
@@ -322,7 +322,7 @@ def is_mirrored(directory: Path, where: str, state: str) -> bool:
 
 def run_id(config: Mapping[str, Any]) -> str:
     """The same on every machine, below every root and at any time: what the run is, and a hash of its fields."""
-    identity = {name: value for name, value in config.items() if name not in _NOT_IDENTITY}
+    identity = {name: value for name, value in config.items() if name not in NOT_IDENTITY}
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
     readable = re.sub(r"[^A-Za-z0-9_.]+", "-", f"{group_name(config)}-{config['seed']}")
     return f"{readable[:80]}-{digest}"

@@ -46,7 +46,7 @@ EVALUATIONS, TRAINING, TIMINGS = "evaluations.csv", "training.csv", "timings.csv
 PROBES, WEIGHTS, LOCK = "probes.npz", "weights.safetensors", "lock"
 
 # Where a run is stored and mirrored, and how often it is saved, is not part of what it is.
-_NOT_IDENTITY = ("root", "logger", "checkpoint")
+NOT_IDENTITY = ("root", "logger", "checkpoint")
 _HEARTBEAT_SECONDS = 10.0
 _TEMPORARY = re.compile(r"\.[a-z.]+\.\w{8}")  # what a crash leaves of write_atomically
 
@@ -88,7 +88,7 @@ def differences(directory: Path, config: Config) -> list[str]:
     return [
         f"{name}: {theirs.get(name, 'absent')} -> {ours.get(name, 'absent')}"
         for name in sorted(theirs.keys() | ours.keys())
-        if theirs.get(name, "absent") != ours.get(name, "absent") and name.split(".")[0] not in _NOT_IDENTITY
+        if theirs.get(name, "absent") != ours.get(name, "absent") and name.split(".")[0] not in NOT_IDENTITY
     ]
 
 

@@ -15,13 +15,9 @@ from meanq.config import ConfigError, LoggerConfig, check_logger
 from meanq.mirror import ProcessMirror, destination, has_key, is_mirrored
 from meanq.points import UnreadableRunError, read_config, read_points
 from meanq.record import CONFIG, STATUS, lock_holder, read_status
+from meanq.run_status import find_runs
 
 _FINAL = ("finished", "failed")
-
-
-def find_runs(root: Path) -> list[Path]:
-    """Directories below, or the root itself, that hold a run."""
-    return sorted(path.parent for path in root.rglob(STATUS) if (path.parent / CONFIG).exists())
 
 
 def _state(directory: Path) -> str:
@@ -91,7 +87,7 @@ def _upload_all(arguments: argparse.Namespace) -> int:
     root = arguments.root
     if not root.is_dir():
         raise ConfigError(f"{root}: no such directory; write the root of your runs")
-    runs = find_runs(root)
+    runs = sorted(path for path in find_runs(root, []) if (path / CONFIG).exists() and (path / STATUS).exists())
     if not runs:
         raise ConfigError(f"{root}: no runs there; a run is a directory with {CONFIG} and {STATUS}")
     os.environ["WANDB_SILENT"] = "true"
