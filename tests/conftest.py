@@ -4,8 +4,13 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import signal
+
 import pytest
 import torch
+
+# A shell that starts the tests in the background makes them, and all processes they start, deaf to Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
