@@ -1,0 +1,459 @@
+"""What the paper concludes, each supported, refuted or not decidable from the runs at hand.
+
+    python -m analysis.findings runs/target_network
+
+How it is decided, fixed before looking at any data:
+
+Methods     A method is the label that is called like its algorithm (`dqn`); or else the only label whose configured
+            algorithm it is. Two methods are compared in an environment where both have 3 runs or more (std and gap: 4)
+            of one and the same length that were evaluated to the end. Runs that were not are left out, and said.
+Windows     late: the last quarter of training, steps > 3/4; early: the first quarter, steps <= 1/4. Means over the
+            evaluations, or over the probes, in it.
+Numbers     return: normalised return. bias: |mean over runs of the bias|, in the unit of `--bias`. std, gap: the
+            normalised standard deviation and Jensen gap over all runs (as many of both methods; those with the lowest
+            seeds), at the probes where the normalised performance of both is clearly above zero (analysis.metrics).
+Difference  return: A - B. Others, which are never negative: (A - B) / (A + B), between -1 and 1, so that no
+            environment outweighs the others by its unit. Then the mean over environments.
+Interval    95%, percentiles of a bootstrap over runs, each environment and method by itself, seeded. With 5 runs such
+            intervals are somewhat too short; there is no correction for the number of comparisons.
+Comparison  supported: the whole interval is on the claimed side of zero. refuted: on the other side. not decidable:
+            it contains zero, or nothing can be compared.
+Finding     supported: each of its comparisons is. refuted: one of them is. Otherwise not decidable.
+
+`FINDINGS` lists the comparisons of F2 to F7; `correlation_of_std_and_gap` is F1.
+"""
+
+import argparse
+import sys
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.metrics import DEFAULT_BIAS, clearly_positive, say
+from analysis.runs import BIASES, AnalysisError, Run, RunSet, read_runs
+
+SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "not decidable"
+LEAST_RUNS = 3
+LEAST_RUNS_FOR_SPREAD = 4  # every ninth resample of 3 runs is one run three times, which has no spread
+SPREADS = ("std", "gap")
+LEAST_METHODS = 4  # for a correlation across methods
+REPETITIONS = 2000
+LATE, EARLY = 3 / 4, 1 / 4
+_CHUNK = 100  # resamples at once, to bound memory
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That a number of method A is higher, or lower, than that of method B."""
+
+    metric: str  # return, early_return, bias, std, gap
+    a: str
+    relation: str  # above, below
+    b: str
+
+    def __str__(self) -> str:
+        return f"{self.metric.replace('_', ' ')} of {self.a} {self.relation} {self.b}"
+
+
+def _claims(metric_relations: str, a: str, b: str) -> list[Claim]:
+    """'return+ std-': the return of a is above that of b, the std below."""
+    relations = {"+": "above", "-": "below"}
+    return [Claim(item[:-1], a, relations[item[-1]], b) for item in metric_relations.split()]
+
+
+FINDINGS: dict[str, tuple[str, list[Claim]]] = {
+    "F2": (
+        "A target network lowers DQN's bias and variance.",
+        _claims("bias- std-", "dqn", "dqn_no_target"),
+    ),
+    "F3": (
+        "MeanQ beats DQN with and without a target network, with lower variance, gap and bias.",
+        [
+            *_claims("return+ std- gap- bias-", "meanq", "dqn"),
+            *_claims("return+ std- gap- bias-", "meanq_no_target", "dqn_no_target"),
+        ],
+    ),
+    "F4": (
+        "Without a target network MeanQ starts a little worse than with one, and then overtakes it.",
+        _claims("early_return- return+", "meanq_no_target", "meanq"),
+    ),
+    "F5": (
+        "Avg-DQN and Ens-DQN lower variance and bias against DQN without a matching gain in return: less than MeanQ's.",
+        [
+            *_claims("std- bias-", "avg_dqn", "dqn"),
+            *_claims("return-", "avg_dqn", "meanq"),
+            *_claims("std- bias-", "ens_dqn", "dqn"),
+            *_claims("return-", "ens_dqn", "meanq"),
+        ],
+    ),
+    "F6": (
+        "MeanQ beats Ens-DQN on return, standard deviation and gap.",
+        _claims("return+ std- gap-", "meanq", "ens_dqn"),
+    ),
+    "F7": (
+        "Neither a larger model nor more updates explain it: each stays below MeanQ's return.",
+        [
+            *_claims("return-", "rainbow_large", "meanq_rainbow"),
+            *_claims("return-", "rainbow_more_updates", "meanq_rainbow"),
+        ],
+    ),
+}
+
+
+@dataclass
+class Result:
+    """A comparison, and the numbers behind it."""
+
+    claim: str
+    verdict: str
+    difference: float = float("nan")
+    low: float = float("nan")
+    high: float = float("nan")
+    details: list[str] = field(default_factory=list)  # by environment: numbers, or why it is left out
+
+    def __str__(self) -> str:
+        numbers = "" if np.isnan(self.difference) else f" {self.difference:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+        return f"{self.claim}: {self.verdict}{numbers}"
+
+
+@dataclass
+class Finding:
+    """One conclusion of the paper, and what the runs say about it."""
+
+    name: str
+    statement: str
+    results: list[Result]
+
+    @property
+    def verdict(self) -> str:
+        """By the rule above."""
+        verdicts = {result.verdict for result in self.results}
+        if REFUTED in verdicts:
+            return REFUTED
+        return SUPPORTED if verdicts == {SUPPORTED} else UNDECIDED
+
+
+class Sample:
+    """The runs of a method in an environment that were evaluated to the end."""
+
+    def __init__(self, env: str, label: str, runs: Sequence[Run], bias: str, seed: int) -> None:
+        self.env, self.label, self._bias = env, label, bias
+        self.steps = min(run.total_steps for run in runs)
+        self.runs = [run for run in runs if self._complete(run)]
+        self._seed = [seed, zlib.crc32(f"{env}/{label}".encode())]  # of its own, so that methods are independent
+
+    def _complete(self, run: Run) -> bool:
+        means = run.episode_means
+        columns = [self._bias_column, *(["normalised_return"] if run.scores else [])]
+        return self.steps in means.index and bool(np.isfinite(means[columns].to_numpy()).all())
+
+    @property
+    def _bias_column(self) -> str:
+        return f"bias_{self._bias}"
+
+    @property
+    def scored(self) -> bool:
+        """Whether returns can be normalised."""
+        return all(run.scores is not None for run in self.runs)
+
+    @property
+    def probed_states(self) -> set[tuple[object, ...]]:
+        """What has to agree for std and gap to be comparable."""
+        return {
+            ((run.config.get("probe") or {}).get("seed"), run.probes.q.shape[1], run.probes.q.shape[3])
+            for run in self.runs
+            if run.probes is not None
+        }
+
+    def _window(self, column: str, early: bool = False) -> np.ndarray:
+        means = [run.episode_means[column] for run in self.runs]
+        inside = [m[m.index <= EARLY * self.steps] if early else m[m.index > LATE * self.steps] for m in means]
+        return np.array([m.mean() for m in inside])
+
+    @cached_property
+    def returns(self) -> np.ndarray:
+        """[R], late."""
+        return self._window("normalised_return")
+
+    @cached_property
+    def early_returns(self) -> np.ndarray:
+        """[R]; NaN where there is no evaluation so early."""
+        return self._window("normalised_return", early=True)
+
+    @cached_property
+    def biases(self) -> np.ndarray:
+        """[R], late."""
+        return self._window(self._bias_column)
+
+    @cached_property
+    def probed(self) -> list[int]:
+        """The late steps at which every run has a finite probe."""
+        if not self.runs or any(run.probes is None for run in self.runs):
+            return []
+        steps = {int(step) for run in self.runs if run.probes is not None for step in run.probes.step}
+        return sorted(
+            step
+            for step in steps
+            if step > LATE * self.steps
+            and all(run.probes is not None and run.probes.at(step) is not None for run in self.runs)
+        )
+
+    def mean_q(self, step: int, count: int) -> np.ndarray:
+        """Ensemble means [R, P, A] of the first runs."""
+        found = [run.probes.at(step) for run in self.runs[:count] if run.probes is not None]
+        return np.stack([q.mean(1) for q in found if q is not None])
+
+    def performance(self, step: int, count: int) -> np.ndarray:
+        """Normalised returns [R] of the first runs."""
+        values = [run.episode_means["normalised_return"].get(step, np.nan) for run in self.runs[:count]]
+        return np.array(values, dtype=float)
+
+    def defined(self, count: int) -> list[int]:
+        """The late probes at which the performance is clearly above zero."""
+        return [step for step in self.probed if clearly_positive(self.performance(step, count))]
+
+    def value(self, metric: str, count: int, steps: Sequence[int]) -> float:
+        """The number of the runs as they are."""
+        return float(self._evaluate(metric, np.arange(count)[None], count, steps)[0])
+
+    def resampled(self, metric: str, count: int, steps: Sequence[int]) -> np.ndarray:
+        """The number of each of REPETITIONS resamples of the first `count` runs."""
+        indices = np.random.default_rng([*self._seed, count]).integers(0, count, (REPETITIONS, count))
+        parts = np.array_split(indices, max(1, REPETITIONS // _CHUNK))
+        return np.concatenate([self._evaluate(metric, part, count, steps) for part in parts])
+
+    def _evaluate(self, metric: str, indices: np.ndarray, count: int, steps: Sequence[int]) -> np.ndarray:
+        """For indices [B, R]: numbers [B]."""
+        if metric == "return":
+            return self.returns[indices].mean(1)
+        if metric == "early_return":
+            return self.early_returns[indices].mean(1)
+        if metric == "bias":
+            return np.abs(self.biases[indices].mean(1))
+        raw, statistic = metric.startswith("raw_"), metric.removeprefix("raw_")
+        found = []
+        for step in steps:
+            q = self.mean_q(step, count)[indices]  # [B, R, P, A]
+            if statistic == "std":
+                numbers = q.max(-1).std(1, ddof=1).mean(-1)
+            else:
+                numbers = (q.max(-1).mean(1) - q.mean(1).max(-1)).mean(-1)
+            if not raw:
+                performance = self.performance(step, count)[indices].mean(1)
+                numbers = np.where(performance > 0, numbers / np.where(performance > 0, performance, 1), np.nan)
+            found.append(numbers)
+        return np.mean(found, axis=0)
+
+
+class Evidence:
+    """The samples of all methods in all environments."""
+
+    def __init__(self, found: RunSet, bias: str = DEFAULT_BIAS, seed: int = 0) -> None:
+        self.notes: list[str] = []
+        self.samples: dict[tuple[str, str], Sample] = {}
+        for (env, label), runs in found.groups().items():
+            sample = Sample(env, label, runs, bias, seed)
+            self.samples[env, label] = sample
+            out = sorted({run.seed for run in runs} - {run.seed for run in sample.runs})
+            if out:
+                which = ", ".join(map(str, out))
+                self.notes.append(
+                    f"{env}, {label}: seed {which} left out: not evaluated to step {sample.steps}, or NaN"
+                )
+        self.envs = found.envs
+        self._labels: dict[str, dict[str, str]] = {env: {} for env in found.envs}
+        for (env, label), runs in found.groups().items():
+            self._labels[env][label] = runs[0].algo
+
+    def find(self, env: str, method: str, least: int) -> tuple[Sample | None, str]:
+        """The sample of a method; or None and why not."""
+        labels = self._labels[env]
+        named = [label for label, algo in labels.items() if algo == method]
+        chosen = [method] if method in named else named
+        if not chosen:
+            return None, f"no {method}"
+        if len(chosen) > 1:
+            return None, f"several labels of {method} ({', '.join(chosen)})"
+        sample = self.samples[env, chosen[0]]
+        if len(sample.runs) < least:
+            return None, f"{len(sample.runs)} complete runs of {method} where {least} are needed"
+        return sample, ""
+
+
+def examine(evidence: Evidence, claim: Claim) -> Result:
+    """Compare two methods in every environment that has both."""
+    details, points, resamples = [], [], []
+    least = LEAST_RUNS_FOR_SPREAD if claim.metric in SPREADS else LEAST_RUNS
+    for env in evidence.envs:
+        a, why_a = evidence.find(env, claim.a, least)
+        b, why_b = evidence.find(env, claim.b, least)
+        if a is None or b is None:
+            details.append(f"{env}: left out, {'; '.join(why for why in (why_a, why_b) if why)}")
+            continue
+        count, steps, why = _comparable(a, b, claim.metric)
+        if why:
+            details.append(f"{env}: left out, {why}")
+            continue
+        counts = (count, count) if claim.metric in SPREADS else (len(a.runs), len(b.runs))
+        difference = _subtract if claim.metric in ("return", "early_return") else _relative
+        values = [sample.value(claim.metric, n, steps) for sample, n in zip((a, b), counts, strict=True)]
+        points.append(difference(np.array(values[0]), np.array(values[1])))
+        drawn = [sample.resampled(claim.metric, n, steps) for sample, n in zip((a, b), counts, strict=True)]
+        resamples.append(difference(drawn[0], drawn[1]))
+        text = f"{env}: {values[0]:.3f} ({counts[0]} runs) against {values[1]:.3f} ({counts[1]} runs)"
+        if claim.metric in SPREADS:
+            raw = [sample.value(f"raw_{claim.metric}", count, steps) for sample in (a, b)]
+            text += f"; not normalised: {raw[0]:.4f} against {raw[1]:.4f}"
+        details.append(text)
+    sign = 1 if claim.relation == "above" else -1
+    return _judge(str(claim), points, resamples, sign, details)
+
+
+def correlation_of_std_and_gap(evidence: Evidence) -> Result:
+    """F1: Spearman's correlation of std and gap across the methods of an environment, mean over environments.
+
+    All labels with 4 runs or more and the same probe states count, at least 4 of them. Std and gap are NOT normalised
+    here: divided by one and the same performance, two unrelated numbers would correlate.
+    """
+    claim = "rank correlation of std and gap across methods above 0"
+    details, points, resamples = [], [], []
+    for env in evidence.envs:
+        samples = [
+            sample
+            for (e, _), sample in evidence.samples.items()
+            if e == env and len(sample.runs) >= LEAST_RUNS_FOR_SPREAD and sample.probed
+        ]
+        states = {frozenset(sample.probed_states) for sample in samples}
+        if len(samples) < LEAST_METHODS or len(states) > 1:
+            why = (
+                "different probe states"
+                if len(states) > 1
+                else f"{len(samples)} methods where {LEAST_METHODS} are needed"
+            )
+            details.append(f"{env}: left out, {why}")
+            continue
+        count = min(len(sample.runs) for sample in samples)
+        values = [[s.value(f"raw_{m}", count, s.probed) for s in samples] for m in SPREADS]
+        points.append(_spearman(np.array(values[0])[None], np.array(values[1])[None])[0])
+        drawn = [np.stack([s.resampled(f"raw_{m}", count, s.probed) for s in samples], 1) for m in SPREADS]
+        resamples.append(_spearman(drawn[0], drawn[1]))
+        pairs = ", ".join(f"{s.label} {x:.3f} {y:.4f}" for s, x, y in zip(samples, *values, strict=True))
+        details.append(f"{env}: {points[-1]:+.3f} ({count} runs each; std, gap: {pairs})")
+    return _judge(claim, points, resamples, 1, details)
+
+
+def decide(found: RunSet, bias: str = DEFAULT_BIAS, seed: int = 0) -> tuple[list[Finding], list[str]]:
+    """All findings, and what has to be said about the runs."""
+    evidence = Evidence(found, bias, seed)
+    statement = "Standard deviation and Jensen gap are positively correlated across methods."
+    findings = [Finding("F1", statement, [correlation_of_std_and_gap(evidence)])]
+    for name, (text, claims) in FINDINGS.items():
+        findings.append(Finding(name, text, [examine(evidence, claim) for claim in claims]))
+    return findings, evidence.notes
+
+
+def as_table(findings: Iterable[Finding]) -> pd.DataFrame:
+    """One row per comparison."""
+    rows = [
+        (f.name, f.verdict, r.claim, r.verdict, r.difference, r.low, r.high, " | ".join(r.details))
+        for f in findings
+        for r in f.results
+    ]
+    columns = ["finding", "finding_verdict", "comparison", "verdict", "difference", "low", "high", "details"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _comparable(a: Sample, b: Sample, metric: str) -> tuple[int, list[int], str]:
+    """(runs of each for std and gap, late probes, why not)."""
+    if a.steps != b.steps:
+        return 0, [], f"runs of {a.steps} and of {b.steps} steps"
+    if metric != "bias" and not (a.scored and b.scored):
+        return 0, [], "no scores to normalise by"
+    if metric == "early_return" and not np.isfinite([*a.early_returns, *b.early_returns]).all():
+        return 0, [], f"no evaluation in the first {EARLY * a.steps:.0f} steps"
+    if metric not in SPREADS:
+        return 0, [], ""
+    if not a.probed or not b.probed:
+        return 0, [], "no probes late in training"
+    if a.probed_states != b.probed_states or len(a.probed_states) > 1:
+        return 0, [], "different probe states"
+    count = min(len(a.runs), len(b.runs))
+    steps = sorted(set(a.defined(count)) & set(b.defined(count)))
+    return count, steps, "" if steps else "normalised performance not clearly above zero"
+
+
+def _judge(
+    claim: str, points: Sequence[np.ndarray], resamples: Sequence[np.ndarray], sign: int, details: list[str]
+) -> Result:
+    if not points:
+        return Result(claim, UNDECIDED, details=details)
+    drawn = np.mean(resamples, axis=0)
+    undefined = np.isnan(drawn).mean()
+    if undefined > 0.05:
+        details.append(f"{undefined:.0%} of the resamples have no defined ratio")
+        return Result(claim, UNDECIDED, float(np.mean(points)), details=details)
+    low, high = np.nanquantile(drawn, [0.025, 0.975])
+    verdict = UNDECIDED
+    if sign * low > 0 and sign * high > 0:
+        verdict = SUPPORTED
+    elif sign * low < 0 and sign * high < 0:
+        verdict = REFUTED
+    return Result(claim, verdict, float(np.mean(points)), float(low), float(high), details)
+
+
+def _subtract(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return a - b
+
+
+def _relative(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Between -1 and 1; 0 where both are 0."""
+    return (a - b) / np.where(a + b == 0, 1, a + b)
+
+
+def _spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Of each row; x, y [B, methods]. 0 where one of them has no order."""
+    from scipy.stats import rankdata
+
+    ranks = [rankdata(values, axis=1) for values in (x, y)]
+    a, b = (rank - rank.mean(1, keepdims=True) for rank in ranks)
+    scale = np.sqrt((a**2).sum(1) * (b**2).sum(1))
+    return (a * b).sum(1) / np.where(scale == 0, 1, scale)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    assert __doc__
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis.findings",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("runs", type=Path, nargs="+", help="directories with runs anywhere below")
+    parser.add_argument("--bias", choices=list(BIASES), default=DEFAULT_BIAS, help="see analysis.metrics (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the bootstrap (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="a CSV file, one row per comparison")
+    options = parser.parse_args(arguments)
+    try:
+        found = read_runs(options.runs)
+    except AnalysisError as error:
+        sys.exit(f"analysis: {error}")
+    findings, notes = decide(found, options.bias, options.seed)
+    say([*found.messages(), *notes])
+    for finding in findings:
+        print(f"{finding.name} {finding.verdict}: {finding.statement}")
+        for result in finding.results:
+            print(f"   {result}")
+            for detail in result.details:
+                print(f"      {detail}")
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        as_table(findings).to_csv(options.out, index=False, float_format="%.6g", lineterminator="\n")
+
+
+if __name__ == "__main__":
+    main()
