@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -128,8 +128,11 @@ def improvements(
     repetitions: int = REPETITIONS,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """label, other, value, low, high: how likely a run of label is above one of other in a game, mean over games."""
-    chosen = list(permutations(scores.matrices, 2)) if pairs is None else list(pairs)
+    """label, other, value, low, high: how likely a run of label is above one of other in a game, mean over games.
+
+    Without `pairs`: every two labels. The other way round it is 1 - value, between 1 - high and 1 - low.
+    """
+    chosen = list(combinations(scores.matrices, 2)) if pairs is None else list(pairs)
 
     def improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.array([probability_of_improvement(x, y)])

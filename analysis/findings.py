@@ -44,7 +44,6 @@ SPREADS = ("std", "gap")
 LEAST_METHODS = 4  # for a correlation across methods
 REPETITIONS = 2000
 LATE, EARLY = 3 / 4, 1 / 4
-_CHUNK = 100  # resamples at once, to bound memory
 
 
 @dataclass(frozen=True)
@@ -146,6 +145,7 @@ class Sample:
         self.steps = min(run.total_steps for run in runs)
         self.runs = [run for run in runs if self._complete(run)]
         self._seed = [seed, zlib.crc32(f"{env}/{label}".encode())]  # of its own, so that methods are independent
+        self._resampled: dict[tuple[str, int, tuple[int, ...]], np.ndarray] = {}
 
     def _complete(self, run: Run) -> bool:
         means = run.episode_means
@@ -218,36 +218,54 @@ class Sample:
         return [step for step in self.probed if clearly_positive(self.performance(step, count))]
 
     def value(self, metric: str, count: int, steps: Sequence[int]) -> float:
-        """The number of the runs as they are."""
-        return float(self._evaluate(metric, np.arange(count)[None], count, steps)[0])
+        """The number of the first `count` runs as they are."""
+        return float(self._evaluate(metric, np.full((1, count), 1 / count), steps)[0])
+
+    def resamples(self, count: int) -> np.ndarray:
+        """Indices [REPETITIONS, count] of runs, drawn with replacement from the first `count`."""
+        return np.random.default_rng([*self._seed, count]).integers(0, count, (REPETITIONS, count))
 
     def resampled(self, metric: str, count: int, steps: Sequence[int]) -> np.ndarray:
-        """The number of each of REPETITIONS resamples of the first `count` runs."""
-        indices = np.random.default_rng([*self._seed, count]).integers(0, count, (REPETITIONS, count))
-        parts = np.array_split(indices, max(1, REPETITIONS // _CHUNK))
-        return np.concatenate([self._evaluate(metric, part, count, steps) for part in parts])
+        """The number of each resample."""
+        key = (metric, count, tuple(steps))
+        if key not in self._resampled:
+            weights = (self.resamples(count)[:, :, None] == np.arange(count)).mean(1)  # how often each run was drawn
+            self._resampled[key] = self._evaluate(metric, weights, steps)
+        return self._resampled[key]
 
-    def _evaluate(self, metric: str, indices: np.ndarray, count: int, steps: Sequence[int]) -> np.ndarray:
-        """For indices [B, R]: numbers [B]."""
+    def _evaluate(self, metric: str, weights: np.ndarray, steps: Sequence[int]) -> np.ndarray:
+        """For weights [B, R] of runs, which add up to one: numbers [B]."""
+        count = weights.shape[1]
         if metric == "return":
-            return self.returns[indices].mean(1)
+            return weights @ self.returns[:count]
         if metric == "early_return":
-            return self.early_returns[indices].mean(1)
+            return weights @ self.early_returns[:count]
         if metric == "bias":
-            return np.abs(self.biases[indices].mean(1))
-        raw, statistic = metric.startswith("raw_"), metric.removeprefix("raw_")
+            return np.abs(weights @ self.biases[:count])
         found = []
         for step in steps:
-            q = self.mean_q(step, count)[indices]  # [B, R, P, A]
-            if statistic == "std":
-                numbers = q.max(-1).std(1, ddof=1).mean(-1)
-            else:
-                numbers = (q.max(-1).mean(1) - q.mean(1).max(-1)).mean(-1)
-            if not raw:
-                performance = self.performance(step, count)[indices].mean(1)
+            q = self.mean_q(step, count)  # [R, P, A]
+            numbers = _weighted_std(q, weights) if metric.endswith("std") else _weighted_gap(q, weights)
+            if not metric.startswith("raw_"):
+                performance = weights @ self.performance(step, count)
                 numbers = np.where(performance > 0, numbers / np.where(performance > 0, performance, 1), np.nan)
             found.append(numbers)
         return np.mean(found, axis=0)
+
+
+def _weighted_std(q: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """analysis.metrics.value_std of runs drawn with these weights: q [R, P, A], weights [B, R] -> [B]."""
+    values = q.max(-1)
+    values = values - values.mean(0)  # so that squares do not swallow differences
+    count = len(q)
+    variance = (weights @ values**2 - (weights @ values) ** 2) * count / (count - 1)
+    return np.sqrt(np.maximum(variance, 0)).mean(-1)
+
+
+def _weighted_gap(q: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """analysis.metrics.jensen_gap of runs drawn with these weights: q [R, P, A], weights [B, R] -> [B]."""
+    mean_q = (weights @ q.reshape(len(q), -1)).reshape(len(weights), *q.shape[1:])
+    return (weights @ q.max(-1) - mean_q.max(-1)).mean(-1)
 
 
 class Evidence:

@@ -75,20 +75,28 @@ class Ratio:
 
 @dataclass
 class Metrics:
-    """The tidy table, and how many ratios are not defined."""
+    """The tidy table, and what has to be said about it."""
 
     table: pd.DataFrame
-    undefined: int
-    ratios: int
+    ratios: int  # of statistics to normalised performance
+    undefined: int  # of them, because the performance is not clearly above zero
+    unevaluated: int  # of them, because there is no evaluation at that step
+    notes: list[str]
 
     def messages(self) -> list[str]:
-        """One line, where there is something to say."""
-        if not self.undefined:
-            return []
-        return [
-            f"{self.undefined} of {self.ratios} ratios to normalised performance are not defined (left empty): it is "
-            "not clearly above zero there"
-        ]
+        """One line each."""
+        said = []
+        if self.undefined:
+            said.append(
+                f"{self.undefined} of {self.ratios} ratios to normalised performance are not defined, because it is "
+                "not clearly above zero; left empty"
+            )
+        if self.unevaluated:
+            said.append(
+                f"{self.unevaluated} of {self.ratios} ratios to normalised performance are not known, because a run "
+                "has no evaluation at that step; left empty"
+            )
+        return said + self.notes
 
 
 def state_values(q: np.ndarray) -> np.ndarray:
@@ -251,18 +259,40 @@ def average_steps_to_reference(found: RunSet, label: str, envs: Sequence[str]) -
 def compute(found: RunSet, biases: Iterable[str] = tuple(BIASES)) -> Metrics:
     """Every metric of every group of runs."""
     rows: list[tuple[Any, ...]] = []
-    undefined = ratios = 0
+    tally = {"ratios": 0, "undefined": 0, "unevaluated": 0}
+    notes = []
+    sizes: dict[str, dict[int, list[str]]] = {env: {} for env in found.envs}
     for (env, label), runs in found.groups().items():
-        for group, step, metric, value, n in _per_run(runs, list(biases)):
+        groups = split(runs)
+        for group, step, metric, value, n in [
+            *_per_run(runs, list(biases)),
+            *_per_group(groups, tally),
+            *_over_runs(runs),
+        ]:
             rows.append((env, label, group, step, metric, value, n))
-        for group, step, metric, value, n in _over_runs(runs):
-            rows.append((env, label, group, step, metric, value, n))
-        for group, step, metric, value, n in _per_group(runs):
-            rows.append((env, label, group, step, metric, value, n))
-            if metric.startswith("normalised_") and group.startswith("group_"):
-                ratios += 1
-                undefined += bool(np.isnan(value))
-    return Metrics(pd.DataFrame(rows, columns=COLUMNS), undefined, ratios)
+        sizes[env].setdefault(len(groups[0]), []).append(label)
+        left_over = len(runs) - sum(map(len, groups))
+        if left_over:
+            notes.append(f"{env}, {label}: {left_over} of {len(runs)} runs are in no group of {GROUP_SIZE}")
+    for env, by_size in sizes.items():
+        spread = {size: labels for size, labels in by_size.items() if size > 1}
+        if len(spread) > 1:
+            what = "; ".join(f"{size} runs: {', '.join(labels)}" for size, labels in sorted(spread.items()))
+            notes.append(f"{env}: std and gap grow with the number of runs, so they are not comparable between {what}")
+    return Metrics(pd.DataFrame(rows, columns=COLUMNS), **tally, notes=notes)
+
+
+def average_over_envs(table: pd.DataFrame, envs: Sequence[str]) -> pd.DataFrame:
+    """Rows with env `average`: means over environments of the rows with group `mean`; n is their number.
+
+    Only of labels, steps and metrics that all of the environments have; of normalised numbers and biases only, since
+    the others have a unit of their own in each environment.
+    """
+    rows = table[(table["group"] == "mean") & table["env"].isin(envs)]
+    rows = rows[rows["metric"].str.match("normalised_|bias_")].dropna(subset="value")
+    grouped = rows.groupby(["algo", "step", "metric"], sort=False)["value"].agg(["mean", "size"]).reset_index()
+    grouped = grouped[grouped["size"] == len(envs)].rename(columns={"mean": "value", "size": "n"})
+    return grouped.assign(env="average", group="mean")[COLUMNS].reset_index(drop=True)
 
 
 _Rows = Iterator[tuple[str, int, str, float, int]]  # group, step, metric, value, n
@@ -311,9 +341,9 @@ def _probed_steps(runs: Iterable[Run]) -> list[int]:
     return sorted({int(step) for run in runs if run.probes is not None for step in run.probes.step})
 
 
-def _per_group(runs: Sequence[Run]) -> _Rows:
+def _per_group(groups: Sequence[Sequence[Run]], tally: dict[str, int]) -> _Rows:
     statistics = {"std": value_std, "jensen_gap": jensen_gap}
-    groups = split(runs)
+    runs = [run for group in groups for run in group]
     for step in _probed_steps(runs):
         for name, statistic in statistics.items():
             found = [(i, ratio(group, step, statistic), _probed(group, step)) for i, group in enumerate(groups)]
@@ -326,6 +356,10 @@ def _per_group(runs: Sequence[Run]) -> _Rows:
                     if result is None:
                         continue
                     value = result.normalised if prefix else result.raw
+                    if prefix:
+                        tally["ratios"] += 1
+                        tally["unevaluated"] += bool(np.isnan(result.performance))
+                        tally["undefined"] += not (result.defined or np.isnan(result.performance))
                     yield f"group_{i}", step, prefix + name, value, n
                     if n == largest and not np.isnan(value):  # statistics of fewer runs are not comparable
                         values.append(value)

@@ -105,6 +105,19 @@ def test_numbers_are_those_of_the_metrics(tmp_path: Path) -> None:
     assert sample.value("bias", 4, []) == pytest.approx(np.mean([m["bias_clipped"].mean() for m in late]))
 
 
+def test_a_resample_is_the_metric_of_the_runs_that_were_drawn(tmp_path: Path) -> None:
+    write_study(tmp_path, {"dqn": PAPER["dqn"]}, runs=6)
+    found = read_runs([tmp_path])
+    sample, runs = Evidence(found).samples["game", "dqn"], found.of("game", "dqn")
+    q = np.stack([run.probes.at(100) for run in runs])[:5]  # type: ignore[union-attr,misc]
+    performance = np.array([run.episode_means["normalised_return"][100] for run in runs])
+    for i, drawn in enumerate(sample.resamples(5)[:20]):
+        assert sample.resampled("raw_std", 5, [100])[i] == pytest.approx(value_std(q[drawn]), abs=1e-6)
+        assert sample.resampled("gap", 5, [100])[i] == pytest.approx(jensen_gap(q[drawn]) / performance[drawn].mean())
+        assert sample.resampled("return", 5, [])[i] == pytest.approx(sample.returns[drawn].mean())
+        assert sample.resampled("bias", 5, [])[i] == pytest.approx(abs(sample.biases[drawn].mean()))
+
+
 def test_the_interval_is_the_bootstrap_of_the_difference(tmp_path: Path) -> None:
     write_study(tmp_path, {"dqn": PAPER["dqn"], "meanq": PAPER["meanq"]}, runs=20, spread=1.0)
     evidence = Evidence(read_runs([tmp_path]))

@@ -188,8 +188,9 @@ def test_ratios_that_are_not_defined_are_empty_and_counted(tmp_path: Path, noise
     assert np.isnan(select(found.table, "normalised_std", "group_0")[10])
     assert select(found.table, "normalised_std", "mean") == {}
     assert select(found.table, "std", "group_0")[10] > 0
-    assert (found.undefined, found.ratios) == (4, 4)  # std and gap, at the evaluation and before the first one
-    assert "4 of 4" in found.messages()[0]
+    assert (found.undefined, found.unevaluated, found.ratios) == (2, 2, 4)  # std and gap; at step 10, and at step 0
+    assert "2 of 4" in found.messages()[0] and "not clearly above zero" in found.messages()[0]
+    assert "2 of 4" in found.messages()[1] and "no evaluation" in found.messages()[1]
 
 
 def test_clearly_positive_is_students_interval() -> None:
@@ -208,7 +209,9 @@ def test_more_runs_are_split_into_groups_of_five(tmp_path: Path) -> None:
     q = np.random.default_rng(8).normal(0, 1, (12, 3, 2, 4)).astype(np.float32)
     scores = np.linspace(5, 6, 12)
     write_probed(tmp_path, q, list(scores))
-    table = compute(read_runs([tmp_path])).table
+    found = compute(read_runs([tmp_path]))
+    table = found.table
+    assert "game, dqn: 2 of 12 runs are in no group of 5" in found.messages()
     expected = [slow_gap(q[i : i + 5]) / (scores[i : i + 5].mean() / 10) for i in (0, 5)]
     for i in (0, 1):
         assert select(table, "normalised_jensen_gap", f"group_{i}")[10] == pytest.approx(expected[i])
@@ -311,6 +314,24 @@ def test_average_human_level_is_that_of_the_mean_over_games(tmp_path: Path) -> N
     write_run(tmp_path, env="b", returns={10: 4, 20: 12, 30: 14})
     write_run(tmp_path, env="b", seed=1, returns={10: 90}, overrides={"total_steps": 30})
     assert metrics.average_steps_to_reference(read_runs([tmp_path]), "dqn", ["a", "b"]) == {0: 30.0}
+
+
+def test_groups_of_different_sizes_are_said(tmp_path: Path, noise: np.ndarray) -> None:
+    write_probed(tmp_path, noise[:3], [5.0, 6, 7], label="dqn")
+    write_probed(tmp_path, noise[:5], [5.0, 6, 7, 5, 6], label="meanq")
+    assert any("3 runs: dqn; 5 runs: meanq" in message for message in compute(read_runs([tmp_path])).messages())
+
+
+def test_the_average_over_environments_has_all_of_them(tmp_path: Path, noise: np.ndarray) -> None:
+    for env, score in (("a", 4.0), ("b", 8.0)):
+        write_run(tmp_path, env=env, returns={10: score, **({20: 1.0} if env == "a" else {})}, values=score)
+        write_run(tmp_path, env=env, label="meanq", returns={10: score})
+    write_run(tmp_path, env="c", label="meanq", returns={10: 0})
+    average = metrics.average_over_envs(compute(read_runs([tmp_path])).table, ["a", "b"])
+    assert select(average, "normalised_return", "mean") == pytest.approx({10: 0.6})
+    assert select(average, "bias_clipped", "mean") == pytest.approx({10: 6})
+    assert counts(average, "normalised_return", "mean", "meanq") == {10: 2}
+    assert set(average["env"]) == {"average"} and "return" not in set(average["metric"])
 
 
 def test_the_command_writes_the_tidy_table(

@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -243,3 +245,13 @@ def test_directories_of_the_training_code_can_be_read(tmp_path: Path) -> None:
     assert run.probes.q.shape == (3, 3, 2, 2)
     assert run.seconds > 0
     assert yaml.safe_load((run.directory / "config.yaml").read_text()) == run.config
+
+
+def test_reading_and_deciding_imports_no_training_code() -> None:
+    program = (
+        "import sys, analysis.aggregate, analysis.compare, analysis.curves, analysis.findings, analysis.metrics\n"
+        "import rliable.library\n"
+        "print([name for name in ('torch', 'meanq', 'hydra') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.stdout.strip() == "[]", result.stderr
