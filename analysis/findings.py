@@ -14,19 +14,21 @@ Numbers     return: normalised return. bias: |mean over runs of the bias|, in th
             seeds), at the probes where the normalised performance of both is clearly above zero (analysis.metrics).
 Difference  return: A - B. Others, which are never negative: (A - B) / (A + B), between -1 and 1, so that no
             environment outweighs the others by its unit. Then the mean over environments.
-Interval    95%, percentiles of a bootstrap over runs, each environment and method by itself, seeded. With 5 runs such
-            intervals are somewhat too short; there is no correction for the number of comparisons.
-Comparison  supported: the whole interval is on the claimed side of zero. refuted: on the other side. not decidable:
-            it contains zero, or nothing can be compared.
+Interval    95%, percentiles of a bootstrap over runs, each environment and method by itself, seeded. For means of few
+            runs (return, bias) percentiles lie too close together, so they are taken further out, as far as Student's
+            interval is wider than the normal one (Hesterberg 2015, "expanded percentiles").
+Comparison  supported: the whole interval is on the claimed side of zero. refuted: on the other side; here, of an
+            interval of 100% - 5% / m, m the number of the finding's comparisons, because one of them is enough to
+            refute it by chance. not decidable: neither, or nothing can be compared.
 Finding     supported: each of its comparisons is. refuted: one of them is. Otherwise not decidable.
 
-`FINDINGS` lists the comparisons of F2 to F7; `correlation_of_std_and_gap` is F1.
+`FINDINGS` lists the comparisons of F2 to F7. F1 has a rule of its own: `correlation_of_std_and_gap`.
 """
 
 import argparse
 import sys
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -34,15 +36,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.metrics import DEFAULT_BIAS, clearly_positive, say
+from analysis.metrics import DEFAULT_BIAS, clearly_positive, jensen_gap, say, value_std
 from analysis.runs import BIASES, AnalysisError, Run, RunSet, read_runs
 
 SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "not decidable"
 LEAST_RUNS = 3
 LEAST_RUNS_FOR_SPREAD = 4  # every ninth resample of 3 runs is one run three times, which has no spread
 SPREADS = ("std", "gap")
-LEAST_METHODS = 4  # for a correlation across methods
-REPETITIONS = 2000
+LEAST_METHODS = 5  # four can be paired in 24 ways only, so 2.5% cannot be reached
+REPETITIONS = 5000
 LATE, EARLY = 3 / 4, 1 / 4
 
 
@@ -116,8 +118,9 @@ class Result:
     details: list[str] = field(default_factory=list)  # by environment: numbers, or why it is left out
 
     def __str__(self) -> str:
-        numbers = "" if np.isnan(self.difference) else f" {self.difference:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
-        return f"{self.claim}: {self.verdict}{numbers}"
+        number = "" if np.isnan(self.difference) else f" {self.difference:+.3f}"
+        interval = "" if np.isnan(self.low) else f" [{self.low:+.3f}, {self.high:+.3f}]"
+        return f"{self.claim}: {self.verdict}{number}{interval}"
 
 
 @dataclass
@@ -213,6 +216,15 @@ class Sample:
         values = [run.episode_means["normalised_return"].get(step, np.nan) for run in self.runs[:count]]
         return np.array(values, dtype=float)
 
+    def of_half(self, statistic: Callable[[np.ndarray], float], half: int, count: int) -> float:
+        """A statistic of every other one of the first `count` runs, not normalised, mean over the late probes."""
+        runs = self.runs[:count][half::2]
+        found = []
+        for step in self.probed:
+            q = [run.probes.at(step) for run in runs if run.probes is not None]
+            found.append(statistic(np.stack([values for values in q if values is not None])))
+        return float(np.mean(found))
+
     def defined(self, count: int) -> list[int]:
         """The late probes at which the performance is clearly above zero."""
         return [step for step in self.probed if clearly_positive(self.performance(step, count))]
@@ -303,9 +315,10 @@ class Evidence:
         return sample, ""
 
 
-def examine(evidence: Evidence, claim: Claim) -> Result:
-    """Compare two methods in every environment that has both."""
+def examine(evidence: Evidence, claim: Claim, claims: int) -> Result:
+    """Compare two methods in every environment that has both; `claims`: how many comparisons the finding has."""
     details, points, resamples = [], [], []
+    means: list[int] = []
     least = LEAST_RUNS_FOR_SPREAD if claim.metric in SPREADS else LEAST_RUNS
     for env in evidence.envs:
         a, why_a = evidence.find(env, claim.a, least)
@@ -318,6 +331,7 @@ def examine(evidence: Evidence, claim: Claim) -> Result:
             details.append(f"{env}: left out, {why}")
             continue
         counts = (count, count) if claim.metric in SPREADS else (len(a.runs), len(b.runs))
+        means += [] if claim.metric in SPREADS else counts
         difference = _subtract if claim.metric in ("return", "early_return") else _relative
         values = [sample.value(claim.metric, n, steps) for sample, n in zip((a, b), counts, strict=True)]
         points.append(difference(np.array(values[0]), np.array(values[1])))
@@ -329,17 +343,22 @@ def examine(evidence: Evidence, claim: Claim) -> Result:
             text += f"; not normalised: {raw[0]:.4f} against {raw[1]:.4f}"
         details.append(text)
     sign = 1 if claim.relation == "above" else -1
-    return _judge(str(claim), points, resamples, sign, details)
+    return judge(str(claim), points, resamples, sign, details, claims, means)
 
 
-def correlation_of_std_and_gap(evidence: Evidence) -> Result:
+def correlation_of_std_and_gap(evidence: Evidence, seed: int = 0) -> Result:
     """F1: Spearman's correlation of std and gap across the methods of an environment, mean over environments.
 
-    All labels with 4 runs or more and the same probe states count, at least 4 of them. Std and gap are NOT normalised
-    here: divided by one and the same performance, two unrelated numbers would correlate.
+    All labels with 4 runs or more and the same probe states count, at least 5 of them. Two things would make std and
+    gap correlate where methods do not differ at all, and are avoided: dividing both by one performance (so they are NOT
+    normalised here), and measuring both from the same runs (so one half of a method's runs gives its std, the other
+    half its gap, and the other way round; the mean of the two correlations counts).
+
+    supported, refuted: at most 2.5% of random pairings of the methods' stds with the methods' gaps have a mean
+    correlation as high, or as low, as the true pairing. That share is the `p` in the details.
     """
-    claim = "rank correlation of std and gap across methods above 0"
-    details, points, resamples = [], [], []
+    result = Result("rank correlation of std and gap across methods above 0", UNDECIDED)
+    measured: list[np.ndarray] = []  # by environment: [std or gap, half, method]
     for env in evidence.envs:
         samples = [
             sample
@@ -353,25 +372,56 @@ def correlation_of_std_and_gap(evidence: Evidence) -> Result:
                 if len(states) > 1
                 else f"{len(samples)} methods where {LEAST_METHODS} are needed"
             )
-            details.append(f"{env}: left out, {why}")
+            result.details.append(f"{env}: left out, {why}")
             continue
         count = min(len(sample.runs) for sample in samples)
-        values = [[s.value(f"raw_{m}", count, s.probed) for s in samples] for m in SPREADS]
-        points.append(_spearman(np.array(values[0])[None], np.array(values[1])[None])[0])
-        drawn = [np.stack([s.resampled(f"raw_{m}", count, s.probed) for s in samples], 1) for m in SPREADS]
-        resamples.append(_spearman(drawn[0], drawn[1]))
-        pairs = ", ".join(f"{s.label} {x:.3f} {y:.4f}" for s, x, y in zip(samples, *values, strict=True))
-        details.append(f"{env}: {points[-1]:+.3f} ({count} runs each; std, gap: {pairs})")
-    return _judge(claim, points, resamples, 1, details)
+        measured.append(
+            np.array(
+                [[[s.of_half(f, half, count) for s in samples] for half in (0, 1)] for f in (value_std, jensen_gap)]
+            )
+        )
+        pairs = ", ".join(f"{s.label} {x:.3f} {y:.4f}" for s, x, y in zip(samples, *measured[-1].mean(1), strict=True))
+        correlation = _cross_correlation(measured[-1], np.arange(len(samples))[None])[0]
+        result.details.append(f"{env}: {correlation:+.3f} ({count} runs each; std, gap: {pairs})")
+    if measured:
+        result.difference, above, below = pairing_test(measured, seed)
+        result.verdict = SUPPORTED if above <= 0.025 else REFUTED if below <= 0.025 else UNDECIDED
+        result.details.append(f"p = {above:.4f} (as high by chance), {below:.4f} (as low by chance)")
+    return result
+
+
+def pairing_test(measured: Sequence[np.ndarray], seed: int = 0) -> tuple[float, float, float]:
+    """Mean correlation over environments, and the shares of random pairings that are as high and as low.
+
+    measured: by environment, [std or gap, half of the runs, method].
+    """
+    generator = np.random.default_rng(seed)
+    true, random = [], []
+    for values in measured:
+        methods = values.shape[-1]
+        orders = generator.permuted(np.tile(np.arange(methods), (REPETITIONS, 1)), axis=1)
+        true.append(_cross_correlation(values, np.arange(methods)[None])[0])
+        random.append(_cross_correlation(values, orders))
+    found, by_chance = float(np.mean(true)), np.mean(random, axis=0)
+    slack = 1e-9  # equal but for rounding
+    above, below = (by_chance >= found - slack).sum(), (by_chance <= found + slack).sum()
+    return found, float((above + 1) / (REPETITIONS + 1)), float((below + 1) / (REPETITIONS + 1))
+
+
+def _cross_correlation(values: np.ndarray, orders: np.ndarray) -> np.ndarray:
+    """Of stds of one half with gaps of the other, both ways; values [2, 2, M], orders [B, M] of the gaps -> [B]."""
+    std, gap = values
+    both = [_spearman(np.broadcast_to(std[half], orders.shape), gap[1 - half][orders]) for half in (0, 1)]
+    return np.mean(both, axis=0)
 
 
 def decide(found: RunSet, bias: str = DEFAULT_BIAS, seed: int = 0) -> tuple[list[Finding], list[str]]:
     """All findings, and what has to be said about the runs."""
     evidence = Evidence(found, bias, seed)
     statement = "Standard deviation and Jensen gap are positively correlated across methods."
-    findings = [Finding("F1", statement, [correlation_of_std_and_gap(evidence)])]
+    findings = [Finding("F1", statement, [correlation_of_std_and_gap(evidence, seed)])]
     for name, (text, claims) in FINDINGS.items():
-        findings.append(Finding(name, text, [examine(evidence, claim) for claim in claims]))
+        findings.append(Finding(name, text, [examine(evidence, claim, len(claims)) for claim in claims]))
     return findings, evidence.notes
 
 
@@ -405,23 +455,47 @@ def _comparable(a: Sample, b: Sample, metric: str) -> tuple[int, list[int], str]
     return count, steps, "" if steps else "normalised performance not clearly above zero"
 
 
-def _judge(
-    claim: str, points: Sequence[np.ndarray], resamples: Sequence[np.ndarray], sign: int, details: list[str]
+def judge(
+    claim: str,
+    points: Sequence[np.ndarray],
+    resamples: Sequence[np.ndarray],
+    sign: int,
+    details: list[str],
+    claims: int = 1,
+    counts: Sequence[int] = (),
 ) -> Result:
+    """From differences and resampled differences by environment; sign: which side of zero is claimed.
+
+    counts: of means, the numbers of runs behind each of them.
+    """
     if not points:
         return Result(claim, UNDECIDED, details=details)
-    drawn = np.mean(resamples, axis=0)
+    difference, drawn = float(np.mean(points)), np.mean(resamples, axis=0)
     undefined = np.isnan(drawn).mean()
     if undefined > 0.05:
         details.append(f"{undefined:.0%} of the resamples have no defined ratio")
-        return Result(claim, UNDECIDED, float(np.mean(points)), details=details)
-    low, high = np.nanquantile(drawn, [0.025, 0.975])
+        return Result(claim, UNDECIDED, difference, details=details)
+    tails = [expanded_tail(tail, counts) for tail in (0.025, 0.025 / claims)]
+    low, high, firm_low, firm_high = np.nanquantile(drawn, [tails[0], 1 - tails[0], tails[1], 1 - tails[1]])
     verdict = UNDECIDED
-    if sign * low > 0 and sign * high > 0:
+    if (low if sign > 0 else -high) > 0:
         verdict = SUPPORTED
-    elif sign * low < 0 and sign * high < 0:
+    elif (firm_high if sign > 0 else -firm_low) < 0:
         verdict = REFUTED
-    return Result(claim, verdict, float(np.mean(points)), float(low), float(high), details)
+    return Result(claim, verdict, difference, float(low), float(high), details)
+
+
+def expanded_tail(tail: float, counts: Sequence[int]) -> float:
+    """The share of resampled means to cut off at an end, so that the interval is about as wide as Student's.
+
+    A resample of n runs varies by (n - 1) / n too little, and its percentiles are those of a normal distribution.
+    """
+    from scipy import stats
+
+    if not counts:
+        return tail
+    least, freedom = min(counts), sum(counts) - len(counts)
+    return float(stats.norm.cdf(stats.t.ppf(tail, freedom) * np.sqrt(least / (least - 1))))
 
 
 def _subtract(a: np.ndarray, b: np.ndarray) -> np.ndarray:

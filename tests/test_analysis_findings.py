@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from analysis import findings
 from analysis.findings import REFUTED, SUPPORTED, UNDECIDED, Evidence, Finding, Result, decide
@@ -28,9 +29,18 @@ PAPER = {
 }
 
 
-def write_study(root: Path, methods: Mapping[str, Any], env: str = "game", runs: int = 5, spread: float = 0.05) -> None:
+def write_study(
+    root: Path,
+    methods: Mapping[str, Any],
+    env: str = "game",
+    runs: int = 5,
+    spread: float = 0.05,
+    alike: bool = False,
+) -> None:
+    """Runs of each method; `alike`: with the same noise for all of them."""
     generator = np.random.default_rng(len(env))
     for label, (early, late, bias, noise) in methods.items():
+        generator = np.random.default_rng(0) if alike else generator
         for seed in range(runs):
             returns = {
                 step: (early if step < 40 else late) + generator.normal(0, spread) for step in range(10, 101, 10)
@@ -70,7 +80,7 @@ def test_each_is_refuted_where_the_opposite_is_true(tmp_path: Path) -> None:
 
 
 def test_nothing_is_decided_between_equals(tmp_path: Path) -> None:
-    write_study(tmp_path, dict.fromkeys(PAPER, (1.0, 5.0, 1.0, 1.0)), spread=1.0)
+    write_study(tmp_path, dict.fromkeys(PAPER, (1.0, 5.0, 1.0, 1.0)), spread=1.0, alike=True)
     found = verdicts(tmp_path)
     assert set(found.values()) == {UNDECIDED}
 
@@ -85,6 +95,21 @@ def test_a_gap_that_falls_with_the_std_refutes_the_correlation(tmp_path: Path) -
     (result,) = decide(read_runs([tmp_path]))[0][0].results
     assert result.difference == pytest.approx(-1)
     assert result.verdict == REFUTED
+
+
+def test_methods_that_do_not_differ_rarely_correlate() -> None:
+    generator = np.random.default_rng(0)
+    from_halves, from_all = [], []
+    for _ in range(100):
+        q = generator.normal(0, 1, (6, 6, 4, 1, 3)) * generator.chisquare(3, (6, 6, 1, 1, 1))  # [method, run, P, K, A]
+        halves = [[[f(runs[half::2]) for runs in q] for half in (0, 1)] for f in (value_std, jensen_gap)]
+        whole = [[[f(runs) for runs in q]] * 2 for f in (value_std, jensen_gap)]
+        from_halves.append(findings.pairing_test([np.array(halves)]))
+        from_all.append(findings.pairing_test([np.array(whole)]))
+    correlation, above, below = np.array(from_halves).T
+    assert abs(correlation.mean()) < 0.1
+    assert (above <= 0.025).mean() < 0.07 and (below <= 0.025).mean() < 0.07
+    assert np.mean(from_all, axis=0)[0] > 0.3, "std and gap of the same runs share their noise"
 
 
 def test_numbers_are_those_of_the_metrics(tmp_path: Path) -> None:
@@ -121,11 +146,25 @@ def test_a_resample_is_the_metric_of_the_runs_that_were_drawn(tmp_path: Path) ->
 def test_the_interval_is_the_bootstrap_of_the_difference(tmp_path: Path) -> None:
     write_study(tmp_path, {"dqn": PAPER["dqn"], "meanq": PAPER["meanq"]}, runs=20, spread=1.0)
     evidence = Evidence(read_runs([tmp_path]))
-    result = findings.examine(evidence, findings.FINDINGS["F3"][1][0])
+    result = findings.examine(evidence, findings.FINDINGS["F3"][1][0], 1)
     a, b = (evidence.samples["game", label].returns for label in ("meanq", "dqn"))
     error = np.sqrt(a.var(ddof=1) / 20 + b.var(ddof=1) / 20)
     assert result.difference == pytest.approx(a.mean() - b.mean())
-    assert (result.high - result.low) / (2 * 1.96 * error) == pytest.approx(1, abs=0.1)
+    students = 2 * stats.t.ppf(0.975, 38) * error
+    assert (result.high - result.low) / students == pytest.approx(1, abs=0.1)
+
+
+def test_equal_means_of_few_runs_are_rarely_told_apart() -> None:
+    generator = np.random.default_rng(0)
+    wrong, plain = 0, 0
+    for _ in range(400):
+        x, y = generator.normal(0, 1, (2, 5))
+        drawn = x[generator.integers(0, 5, (1000, 5))].mean(1) - y[generator.integers(0, 5, (1000, 5))].mean(1)
+        point = [np.array(x.mean() - y.mean())]
+        wrong += findings.judge("", point, [drawn], 1, [], counts=[5, 5]).verdict != UNDECIDED
+        plain += findings.judge("", point, [drawn], 1, []).verdict != UNDECIDED
+    assert wrong / 400 < 0.08
+    assert plain / 400 > 0.09, "percentiles as they are would be wrong about twice as often as they say"
 
 
 def test_the_same_seed_gives_the_same_intervals(tmp_path: Path) -> None:
@@ -172,6 +211,16 @@ def test_what_cannot_be_compared_is_left_out_with_a_reason(change: str, reason: 
     std = f6.results[1]
     assert std.verdict == UNDECIDED and np.isnan(std.difference)
     assert reason in std.details[0]
+
+
+def test_the_more_comparisons_the_more_it_takes_to_refute() -> None:
+    drawn = np.linspace(-0.15, 9.85, 1000)  # 1.5% are below zero
+    verdicts = {
+        (sign, claims): findings.judge("", [np.array(5.0)], [sign * drawn], 1, [], claims).verdict
+        for sign in (1, -1)
+        for claims in (1, 2)
+    }
+    assert verdicts == {(1, 1): SUPPORTED, (1, 2): SUPPORTED, (-1, 1): REFUTED, (-1, 2): UNDECIDED}
 
 
 def test_a_finding_follows_from_its_comparisons() -> None:

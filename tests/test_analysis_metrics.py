@@ -222,6 +222,18 @@ def test_more_runs_are_split_into_groups_of_five(tmp_path: Path) -> None:
     assert counts(table, "shared_variance", "all")[10] == 12
 
 
+def test_the_mean_over_groups_leaves_out_those_with_fewer_runs(tmp_path: Path) -> None:
+    q = np.random.default_rng(8).normal(0, 1, (10, 3, 2, 4)).astype(np.float32)
+    for seed in range(10):
+        steps = (10,) if seed == 9 else (10, 20)
+        returns, probes = dict.fromkeys(steps, 5 + seed / 10), dict.fromkeys(steps, q[seed])
+        write_run(tmp_path, seed=seed, returns=returns, q=probes, overrides={"total_steps": 20})
+    table = compute(read_runs([tmp_path])).table
+    assert counts(table, "std", "group_1") == {10: 5, 20: 4}
+    assert counts(table, "std", "mean") == {10: 2, 20: 1}
+    assert select(table, "std", "mean")[20] == pytest.approx(slow_std(q[:5]))
+
+
 def test_runs_that_stop_early_count_where_they_have_been(tmp_path: Path, noise: np.ndarray) -> None:
     for seed in range(3):
         steps = (10, 20, 30)[: 3 - (seed == 2)]
