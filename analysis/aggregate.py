@@ -24,6 +24,7 @@ from analysis.runs import AnalysisError, RunSet, read_runs
 
 REPETITIONS = 2000
 CONFIDENCE = 0.95
+FEW_RUNS = 5
 THRESHOLDS = np.linspace(0, 2, 41)  # of normalised score
 
 
@@ -79,6 +80,8 @@ def collect(found: RunSet, at: int | None = None, labels: Sequence[str] | None =
         if any(len(column) > count for column in columns):
             notes.append(f"{label}: not as many runs in each game; the first {count} of each count")
         matrices[label] = np.array([column[:count] for column in columns]).T
+        if 1 < count < FEW_RUNS:
+            notes.append(f"{label}: {count} runs in each game; bootstrap intervals of so few are too short")
     return Scores(matrices, envs, {env: steps[env] for env in envs}, notes)
 
 

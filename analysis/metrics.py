@@ -116,7 +116,8 @@ def jensen_gap(q: np.ndarray) -> float:
     infinitely many runs, because max_a of a mean over few runs is itself too high. Compare equal R only.
     """
     mean_q = q.mean(-2)  # [R, P, A]
-    return float((mean_q.max(-1).mean(0) - mean_q.mean(0).max(-1)).mean())
+    gap = mean_q.max(-1).mean(0) - mean_q.mean(0).max(-1)
+    return float(np.maximum(gap, 0).mean())  # below zero by rounding only
 
 
 def clearly_positive(scores: np.ndarray) -> bool:

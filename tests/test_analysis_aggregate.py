@@ -103,7 +103,13 @@ def test_scores_are_those_of_games_and_runs_that_all_have(tmp_path: Path) -> Non
     np.testing.assert_allclose(scores.matrices["dqn"], [[0.1, 0.1], [0.2, 0.2], [0.3, 0.3]])
     np.testing.assert_allclose(scores.matrices["meanq"], [[0.1, 0.1], [0.2, 0.2]])
     notes = " | ".join(scores.notes)
-    for words in ("no score at step 20 of seed 7", "c: left out", "d: left out", "meanq: not as many runs"):
+    for words in (
+        "no score at step 20 of seed 7",
+        "c: left out",
+        "d: left out",
+        "meanq: not as many runs",
+        "meanq: 2 runs in each game",
+    ):
         assert words in notes
     np.testing.assert_allclose(collect(found, at=10, labels=["meanq"]).matrices["meanq"], [[0, 0], [0.1, 0.1]])
     with pytest.raises(AnalysisError, match="no runs with label other"):
