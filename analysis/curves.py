@@ -10,25 +10,27 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.metrics import DEFAULT_BIAS, say
+from analysis.runs import AnalysisError, RunSet, read_runs
+
 # One colour per method, wherever it is drawn: Okabe and Ito's palette, which colour-blind readers can tell apart.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933"]
 COLUMNS = ["env", "method", "seed", "step", "return", "value", "bias", "episodes"]
 
 
-def read_runs(root: Path) -> pd.DataFrame:
-    """One row per run and evaluation below <root>/<env>/<method>/seed_<n>/; means over its episodes."""
-    rows = []
-    for path in sorted(root.glob("*/*/seed_*/evaluations.csv")):
-        env, method, seed = path.parent.parts[-3:]
-        episodes = pd.read_csv(path)
-        episodes["bias"] = episodes["value"] - episodes["discounted_return"]
-        grouped = episodes.groupby("step")
-        table = grouped[["return", "value", "bias"]].mean()
-        table["episodes"] = grouped.size()
-        rows.append(table.reset_index().assign(env=env, method=method, seed=int(seed.removeprefix("seed_"))))
+def curve_table(found: RunSet) -> pd.DataFrame:
+    """One row per run and evaluation, in the order of env, method and seed; means over its episodes."""
+    rows = [
+        run.episode_means.reset_index()
+        .rename(columns={f"bias_{DEFAULT_BIAS}": "bias"})
+        .assign(env=env, method=method, seed=run.seed)[COLUMNS]
+        for (env, method), runs in found.groups().items()
+        for run in runs
+        if len(run.evaluations)
+    ]
     if not rows:
-        raise FileNotFoundError(f"{root}: no runs here; it should hold <env>/<method>/seed_<n>/evaluations.csv")
-    return pd.concat(rows)[COLUMNS]
+        raise AnalysisError("no run has been evaluated yet")
+    return pd.concat(rows, ignore_index=True)
 
 
 def summarise(table: pd.DataFrame) -> pd.DataFrame:
@@ -78,8 +80,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="directory for curves.csv, curves.svg and curves.png")
     options = parser.parse_args(arguments)
     try:
-        table = pd.read_csv(options.root) if options.root.suffix == ".csv" else read_runs(options.root)
-    except FileNotFoundError as error:
+        if options.root.suffix == ".csv":
+            table = pd.read_csv(options.root)
+        else:
+            found = read_runs([options.root])
+            say(found.messages())
+            table = curve_table(found)
+    except (FileNotFoundError, AnalysisError) as error:
         sys.exit(f"analysis: {error}")
     options.out.mkdir(parents=True, exist_ok=True)
     table.to_csv(options.out / "curves.csv", index=False, float_format="%.4f", lineterminator="\n")

@@ -6,27 +6,22 @@ import pandas as pd
 import pytest
 
 from analysis import curves
-
-HEADER = "step,episode,return,discounted_return,value"
-
-
-def write_run(root: Path, env: str, method: str, seed: int, rows: list[str]) -> None:
-    directory = root / env / method / f"seed_{seed}"
-    directory.mkdir(parents=True)
-    (directory / "evaluations.csv").write_text("\n".join([HEADER, *rows]) + "\n")
+from analysis.runs import read_runs
+from tests.synthetic_runs import write_run
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     root = tmp_path / "study"
-    write_run(root, "game", "dqn", 0, ["10,0,1,0.5,2", "10,1,3,1.5,4", "20,0,5,1,1", "20,1,7,1,1"])
-    write_run(root, "game", "dqn", 1, ["10,0,0,0,0", "10,1,0,0,0", "20,0,2,1,1", "20,1,4,1,1"])
-    write_run(root, "game", "meanq", 0, ["10,0,8,1,1", "10,1,8,1,1"])  # not as far as the others
+    fields = {"total_steps": 20}
+    write_run(root, seed=0, returns={10: [1, 3], 20: [5, 7]}, values={10: 3, 20: 1}, discounted=1, overrides=fields)
+    write_run(root, seed=1, returns={10: [0, 0], 20: [2, 4]}, overrides=fields)
+    write_run(root, label="meanq", returns={10: [8, 8]}, state="running", overrides=fields)  # not as far as the others
     return root
 
 
 def test_a_row_is_the_mean_over_a_runs_episodes(root: Path) -> None:
-    table = curves.read_runs(root)
+    table = curves.curve_table(read_runs([root]))
     first = table.iloc[0]
     assert (first["env"], first["method"], first["seed"], first["step"]) == ("game", "dqn", 0, 10)
     assert (first["return"], first["value"], first["bias"], first["episodes"]) == (2, 3, 2, 2)
@@ -34,7 +29,7 @@ def test_a_row_is_the_mean_over_a_runs_episodes(root: Path) -> None:
 
 
 def test_the_summary_compares_where_all_runs_have_been(root: Path) -> None:
-    summary = curves.summarise(curves.read_runs(root)).set_index("method")
+    summary = curves.summarise(curves.curve_table(read_runs([root]))).set_index("method")
     assert summary["step"].tolist() == [10, 10]
     assert summary["mean"].to_dict() == {"dqn": 1.0, "meanq": 8.0}
     assert summary["count"].to_dict() == {"dqn": 2, "meanq": 1}

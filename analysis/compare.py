@@ -1,0 +1,196 @@
+"""Our scores beside the paper's tables of 26 Atari games.
+
+    python -m analysis.compare --at 100k runs/main_100k
+    python -m analysis.compare --paper-only
+
+Scores are the mean over seeds of the evaluation at exactly that step, normalised by the table's own random and human
+scores. A comparison covers the games that both sides have; a win is a strictly higher score.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.metrics import say
+from analysis.runs import AnalysisError, RunSet, read_runs
+
+HORIZONS = {"100k": 100_000, "500k": 500_000}
+DATA = Path(__file__).parent / "data"
+NORMALISERS = ("random", "human")
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """One of the paper's two tables; index: game."""
+
+    at: str
+    scores: pd.DataFrame  # a column per method
+    random: pd.Series
+    human: pd.Series
+
+    @property
+    def methods(self) -> list[str]:
+        """In the order of the table."""
+        return list(self.scores.columns)
+
+    def normalise(self, scores: pd.Series) -> pd.Series:
+        """(score - random) / (human - random), for the games of the table."""
+        return ((scores - self.random) / (self.human - self.random)).reindex(scores.index)
+
+
+@dataclass(frozen=True)
+class Versus:
+    """A method against another one, over the games that both have."""
+
+    games: int
+    wins: int
+    mean: float  # normalised
+    other_mean: float
+
+    @property
+    def ratio(self) -> float:
+        """Of the mean normalised scores; NaN where the other's is not above zero."""
+        return self.mean / self.other_mean if self.other_mean > 0 else float("nan")
+
+    def __str__(self) -> str:
+        change = f"{self.ratio - 1:+.0%}" if self.ratio == self.ratio else "no ratio"
+        return f"above in {self.wins}/{self.games}, mean {self.mean:.3f} against {self.other_mean:.3f} ({change})"
+
+
+def paper_table(at: str) -> PaperTable:
+    """`at`: 100k or 500k."""
+    table = pd.read_csv(DATA / f"scores_{at}.csv", index_col="env")
+    methods = [name for name in table.columns if not name.endswith("_std") and name not in NORMALISERS]
+    return PaperTable(at, table[methods], table["random"], table["human"])
+
+
+def versus(table: PaperTable, ours: pd.Series, theirs: pd.Series) -> Versus:
+    """Compare scores by game; games that only one has are left out."""
+    games = ours.dropna().index.intersection(theirs.dropna().index).intersection(table.scores.index)
+    a, b = ours[games], theirs[games]
+    return Versus(len(games), int((a > b).sum()), _mean(table.normalise(a)), _mean(table.normalise(b)))
+
+
+def best_of_all(table: PaperTable, method: str) -> int:
+    """In how many games a method of the table is strictly above every other one of it."""
+    others = table.scores.drop(columns=method).max(axis=1)
+    return int((table.scores[method] > others).sum())
+
+
+def paper_headlines() -> str:
+    """What the paper concludes from its two tables, computed from them."""
+    lines = []
+    for at, rival, more in (("100k", "sunrise", True), ("500k", "rainbow", False)):
+        table = paper_table(at)
+        result = versus(table, table.scores["meanq"], table.scores[rival])
+        lines.append(f"{at}: meanq against {rival}: {result}")
+        if more:
+            count, games = best_of_all(table, "meanq"), len(table.scores)
+            lines.append(f"{at}: meanq is the best of all {len(table.methods)} methods in {count}/{games}")
+    return "\n".join(lines)
+
+
+def our_scores(found: RunSet, at: str, table: PaperTable, notes: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(mean over seeds, number of seeds) by game and label, of the runs that were evaluated at exactly this step."""
+    step = HORIZONS[at]
+    scores: dict[str, dict[str, float]] = {}
+    counts: dict[str, dict[str, int]] = {}
+    unknown = sorted(set(found.envs) - set(table.scores.index))
+    if unknown:
+        notes.append(f"left out, because the paper's table does not have them: {', '.join(unknown)}")
+    for (env, label), runs in found.groups().items():
+        if env in unknown:
+            continue
+        values = {run.seed: float(run.episode_means["return"].get(step, float("nan"))) for run in runs}
+        present = [value for value in values.values() if value == value]
+        absent = [str(seed) for seed, value in values.items() if value != value]
+        if absent:
+            notes.append(f"{env}, {label}: no score at step {step} of seed {', '.join(absent)}")
+        longer = sorted({run.total_steps for run in runs} - {step})
+        if present and longer:
+            notes.append(
+                f"{env}, {label}: runs of {longer[0]} steps, looked at after {step}; schedules follow the length"
+            )
+        if present:
+            scores.setdefault(label, {})[env] = sum(present) / len(present)
+            counts.setdefault(label, {})[env] = len(present)
+    return pd.DataFrame(scores).sort_index(), pd.DataFrame(counts).sort_index()
+
+
+def by_game(table: PaperTable, ours: pd.DataFrame) -> pd.DataFrame:
+    """Our scores by game, then the paper's; columns `ours: <label>` and `paper: <method>`."""
+    theirs = table.scores.reindex(ours.index)
+    return pd.concat([ours.add_prefix("ours: "), theirs.add_prefix("paper: ")], axis=1)
+
+
+def summary(table: PaperTable, scores: pd.DataFrame) -> pd.DataFrame:
+    """Per column of `by_game`: games, mean and median normalised, and wins and ratio of means against rivals.
+
+    Every column is averaged over the games that it has; the columns against a rival, over the games of both.
+    """
+    rivals = [name for name in scores.columns if name.split(": ", 1)[1] in ("sunrise", "rainbow", "meanq")]
+    rows = {}
+    for name in scores.columns:
+        own = scores[name].dropna()
+        normalised = table.normalise(own)
+        row: dict[str, object] = {"games": len(own), "mean": _mean(normalised), "median": float(normalised.median())}
+        for rival in rivals:
+            result = versus(table, scores[name], scores[rival])
+            row[f"wins, {rival}"] = f"{result.wins}/{result.games}" if rival != name else ""
+            row[f"ratio, {rival}"] = result.ratio if rival != name else float("nan")
+        rows[name] = row
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def _mean(values: pd.Series) -> float:
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    assert __doc__
+    parser = argparse.ArgumentParser(prog="python -m analysis.compare", description=__doc__.splitlines()[0])
+    parser.add_argument("runs", type=Path, nargs="*", help="directories with runs anywhere below")
+    parser.add_argument("--at", choices=list(HORIZONS), help="the paper's table, and the step of our scores")
+    parser.add_argument("--paper-only", action="store_true", help="the paper's headlines, from its own tables")
+    parser.add_argument("--out", type=Path, help="a CSV file for the scores by game")
+    options = parser.parse_args(arguments)
+    if options.paper_only:
+        if options.runs:
+            parser.error("--paper-only takes no runs")
+        print(paper_headlines())
+        return
+    if not options.runs or not options.at:
+        parser.error("write --at 100k or --at 500k and directories with runs, or --paper-only")
+    table = paper_table(options.at)
+    try:
+        found = read_runs(options.runs)
+        notes: list[str] = []
+        ours, counts = our_scores(found, options.at, table, notes)
+        say([*found.messages(), *notes])
+        if ours.empty:
+            raise AnalysisError(f"no run has a score at step {HORIZONS[options.at]} of a game in the paper's table")
+    except AnalysisError as error:
+        sys.exit(f"analysis: {error}")
+    scores = by_game(table, ours)
+    print(f"Scores after {HORIZONS[options.at]:,} interactions, mean over seeds; (n): their number")
+    shown = pd.DataFrame({name: [f"{score:.1f}" for score in scores[name]] for name in scores}, index=scores.index)
+    for label in ours.columns:
+        shown[f"ours: {label}"] = [
+            "" if pd.isna(score) else f"{score:.1f} ({int(count)})"
+            for score, count in zip(ours[label], counts[label], strict=True)
+        ]
+    print(shown.to_string())
+    print(f"\nHuman-normalised, over the {len(scores)} games above; wins and ratio of means against others")
+    print(summary(table, scores).to_string(float_format=lambda value: f"{value:.3f}", na_rep=""))
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        scores.to_csv(options.out, float_format="%.6g", lineterminator="\n")
+
+
+if __name__ == "__main__":
+    main()

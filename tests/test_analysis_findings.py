@@ -1,0 +1,243 @@
+"""Findings from made-up studies in which each of them is true, false, or cannot be told."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from analysis import findings
+from analysis.findings import REFUTED, SUPPORTED, UNDECIDED, Evidence, Finding, Result, decide
+from analysis.metrics import jensen_gap, value_std
+from analysis.runs import read_runs
+from tests.synthetic_runs import write_run
+
+# Early return, late return, bias, std of the values' noise: as the paper has it.
+PAPER = {
+    "dqn": (1.0, 3.0, 2.0, 1.0),
+    "dqn_no_target": (1.0, 2.0, 6.0, 2.5),
+    "avg_dqn": (1.0, 3.0, 1.0, 0.6),
+    "ens_dqn": (1.0, 3.2, 1.2, 0.7),
+    "meanq": (1.5, 6.0, 0.5, 0.4),
+    "meanq_no_target": (1.0, 8.0, 0.2, 0.2),
+    "meanq_rainbow": (1.0, 9.0, 0.2, 0.2),
+    "rainbow_large": (1.0, 5.0, 0.2, 0.3),
+    "rainbow_more_updates": (1.0, 5.0, 0.2, 0.3),
+}
+
+
+def write_study(
+    root: Path,
+    methods: Mapping[str, Any],
+    env: str = "game",
+    runs: int = 5,
+    spread: float = 0.05,
+    alike: bool = False,
+) -> None:
+    """Runs of each method; `alike`: with the same noise for all of them."""
+    generator = np.random.default_rng(len(env))
+    for label, (early, late, bias, noise) in methods.items():
+        generator = np.random.default_rng(0) if alike else generator
+        for seed in range(runs):
+            returns = {
+                step: (early if step < 40 else late) + generator.normal(0, spread) for step in range(10, 101, 10)
+            }
+            q = {step: generator.normal(0, noise, (30, 1, 3)) for step in (50, 100)}
+            value = bias + generator.normal(0, spread)
+            write_run(root, env=env, label=label, seed=seed, returns=returns, values=value, q=q)
+
+
+def verdicts(root: Path) -> dict[str, str]:
+    return {finding.name: finding.verdict for finding in decide(read_runs([root]))[0]}
+
+
+def test_all_are_supported_where_they_are_true(tmp_path: Path) -> None:
+    write_study(tmp_path, PAPER)
+    write_study(tmp_path, PAPER, env="other_game")
+    assert verdicts(tmp_path) == dict.fromkeys(["F1", "F2", "F3", "F4", "F5", "F6", "F7"], SUPPORTED)
+
+
+def test_each_is_refuted_where_the_opposite_is_true(tmp_path: Path) -> None:
+    opposite = {
+        "dqn": (1.0, 8.0, 5.0, 2.0),
+        "dqn_no_target": (1.0, 8.0, 1.0, 0.3),
+        "avg_dqn": (1.0, 9.0, 6.0, 3.0),
+        "ens_dqn": (1.0, 9.0, 6.0, 1.0),
+        "meanq": (1.0, 4.0, 6.0, 3.0),
+        "meanq_no_target": (2.0, 3.0, 6.0, 3.0),
+        "meanq_rainbow": (1.0, 4.0, 1.0, 1.0),
+        "rainbow_large": (1.0, 9.0, 1.0, 1.0),
+        "rainbow_more_updates": (1.0, 2.0, 1.0, 1.0),
+    }
+    write_study(tmp_path, opposite)
+    found = verdicts(tmp_path)
+    assert {name: found[name] for name in ("F2", "F3", "F4", "F5", "F6", "F7")} == dict.fromkeys(
+        ["F2", "F3", "F4", "F5", "F6", "F7"], REFUTED
+    )
+
+
+def test_nothing_is_decided_between_equals(tmp_path: Path) -> None:
+    write_study(tmp_path, dict.fromkeys(PAPER, (1.0, 5.0, 1.0, 1.0)), spread=1.0, alike=True)
+    found = verdicts(tmp_path)
+    assert set(found.values()) == {UNDECIDED}
+
+
+def test_a_gap_that_falls_with_the_std_refutes_the_correlation(tmp_path: Path) -> None:
+    # A shift of all actions alike makes for std, noise of each action by itself for the gap.
+    generator = np.random.default_rng(0)
+    for i, label in enumerate(("a", "b", "c", "d", "e")):
+        for seed in range(6):
+            q = seed * 10.0**i + generator.normal(0, 3.0**-i, (40, 1, 3))
+            write_run(tmp_path, label=label, seed=seed, returns={10: 5}, q={10: q})
+    (result,) = decide(read_runs([tmp_path]))[0][0].results
+    assert result.difference == pytest.approx(-1)
+    assert result.verdict == REFUTED
+
+
+def test_methods_that_do_not_differ_rarely_correlate() -> None:
+    generator = np.random.default_rng(0)
+    from_halves, from_all = [], []
+    for _ in range(100):
+        q = generator.normal(0, 1, (6, 6, 4, 1, 3)) * generator.chisquare(3, (6, 6, 1, 1, 1))  # [method, run, P, K, A]
+        halves = [[[f(runs[half::2]) for runs in q] for half in (0, 1)] for f in (value_std, jensen_gap)]
+        whole = [[[f(runs) for runs in q]] * 2 for f in (value_std, jensen_gap)]
+        from_halves.append(findings.pairing_test([np.array(halves)]))
+        from_all.append(findings.pairing_test([np.array(whole)]))
+    correlation, above, below = np.array(from_halves).T
+    assert abs(correlation.mean()) < 0.1
+    assert (above <= 0.025).mean() < 0.07 and (below <= 0.025).mean() < 0.07
+    assert np.mean(from_all, axis=0)[0] > 0.3, "std and gap of the same runs share their noise"
+
+
+def test_numbers_are_those_of_the_metrics(tmp_path: Path) -> None:
+    write_study(tmp_path, {"dqn": PAPER["dqn"], "meanq": PAPER["meanq"]}, runs=4)
+    found = read_runs([tmp_path])
+    sample = Evidence(found).samples["game", "meanq"]
+    runs = found.of("game", "meanq")
+    q = np.stack([run.probes.at(100) for run in runs])  # type: ignore[union-attr,misc]
+    performance = np.mean([run.episode_means["normalised_return"][100] for run in runs])
+    assert sample.probed == [100]
+    assert sample.value("std", 4, [100]) == pytest.approx(value_std(q) / performance)
+    assert sample.value("gap", 4, [100]) == pytest.approx(jensen_gap(q) / performance)
+    assert sample.value("raw_gap", 4, [100]) == pytest.approx(jensen_gap(q))
+    late = [run.episode_means.loc[80:100] for run in runs]
+    early = [run.episode_means.loc[10:20] for run in runs]
+    assert sample.value("return", 4, []) == pytest.approx(np.mean([m["normalised_return"].mean() for m in late]))
+    assert sample.value("early_return", 4, []) == pytest.approx(np.mean([m["normalised_return"].mean() for m in early]))
+    assert sample.value("bias", 4, []) == pytest.approx(np.mean([m["bias_clipped"].mean() for m in late]))
+
+
+def test_a_resample_is_the_metric_of_the_runs_that_were_drawn(tmp_path: Path) -> None:
+    write_study(tmp_path, {"dqn": PAPER["dqn"]}, runs=6)
+    found = read_runs([tmp_path])
+    sample, runs = Evidence(found).samples["game", "dqn"], found.of("game", "dqn")
+    q = np.stack([run.probes.at(100) for run in runs])[:5]  # type: ignore[union-attr,misc]
+    performance = np.array([run.episode_means["normalised_return"][100] for run in runs])
+    for i, drawn in enumerate(sample.resamples(5)[:20]):
+        assert sample.resampled("raw_std", 5, [100])[i] == pytest.approx(value_std(q[drawn]), abs=1e-6)
+        assert sample.resampled("gap", 5, [100])[i] == pytest.approx(jensen_gap(q[drawn]) / performance[drawn].mean())
+        assert sample.resampled("return", 5, [])[i] == pytest.approx(sample.returns[drawn].mean())
+        assert sample.resampled("bias", 5, [])[i] == pytest.approx(abs(sample.biases[drawn].mean()))
+
+
+def test_the_interval_is_the_bootstrap_of_the_difference(tmp_path: Path) -> None:
+    write_study(tmp_path, {"dqn": PAPER["dqn"], "meanq": PAPER["meanq"]}, runs=20, spread=1.0)
+    evidence = Evidence(read_runs([tmp_path]))
+    result = findings.examine(evidence, findings.FINDINGS["F3"][1][0], 1)
+    a, b = (evidence.samples["game", label].returns for label in ("meanq", "dqn"))
+    error = np.sqrt(a.var(ddof=1) / 20 + b.var(ddof=1) / 20)
+    assert result.difference == pytest.approx(a.mean() - b.mean())
+    students = 2 * stats.t.ppf(0.975, 38) * error
+    assert (result.high - result.low) / students == pytest.approx(1, abs=0.1)
+
+
+def test_equal_means_of_few_runs_are_rarely_told_apart() -> None:
+    generator = np.random.default_rng(0)
+    wrong, plain = 0, 0
+    for _ in range(400):
+        x, y = generator.normal(0, 1, (2, 5))
+        drawn = x[generator.integers(0, 5, (1000, 5))].mean(1) - y[generator.integers(0, 5, (1000, 5))].mean(1)
+        point = [np.array(x.mean() - y.mean())]
+        wrong += findings.judge("", point, [drawn], 1, [], counts=[5, 5]).verdict != UNDECIDED
+        plain += findings.judge("", point, [drawn], 1, []).verdict != UNDECIDED
+    assert wrong / 400 < 0.08
+    assert plain / 400 > 0.09, "percentiles as they are would be wrong about twice as often as they say"
+
+
+def test_the_same_seed_gives_the_same_intervals(tmp_path: Path) -> None:
+    write_study(tmp_path, PAPER, runs=4)
+    found = read_runs([tmp_path])
+    tables = [findings.as_table(decide(found, seed=seed)[0]) for seed in (0, 0, 1)]
+    assert tables[0].equals(tables[1])
+    assert not tables[0].equals(tables[2])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("few runs", "3 complete runs of meanq where 4 are needed"),
+        ("crashed", "3 complete runs of meanq where 4 are needed"),
+        ("length", "runs of 200 and of 100 steps"),
+        ("variants", "several labels of meanq"),
+        ("probes", "different probe states"),
+        ("no scores", "no scores to normalise by"),
+        ("poor", "normalised performance not clearly above zero"),
+        ("absent", "no meanq"),
+    ],
+)
+def test_what_cannot_be_compared_is_left_out_with_a_reason(change: str, reason: str, tmp_path: Path) -> None:
+    write_study(tmp_path, {"ens_dqn": PAPER["ens_dqn"]}, runs=4)
+    generator = np.random.default_rng(0)
+    for seed in range({"few runs": 3, "absent": 0}.get(change, 4)):
+        last = 200 if change == "length" else 100
+        score = -1.0 if change == "poor" else 5.0
+        overrides: dict[str, Any] = {"total_steps": last}
+        overrides |= {"probe.seed": 9} if change == "probes" else {}
+        overrides |= {"env.random_score": None} if change == "no scores" else {}
+        overrides |= {"algo.learning_rate": seed} if change == "variants" else {}
+        steps = [10, 50] if change == "crashed" and seed == 2 else [10, 50, 100, last]
+        write_run(
+            tmp_path,
+            label="meanq",
+            seed=seed,
+            returns=dict.fromkeys(steps, score + 0.1 * seed),
+            q={100: generator.normal(0, 1, (30, 1, 3)), **({200: np.ones((30, 1, 3))} if last == 200 else {})},
+            overrides=overrides,
+        )
+    f6 = next(finding for finding in decide(read_runs([tmp_path]))[0] if finding.name == "F6")
+    std = f6.results[1]
+    assert std.verdict == UNDECIDED and np.isnan(std.difference)
+    assert reason in std.details[0]
+
+
+def test_the_more_comparisons_the_more_it_takes_to_refute() -> None:
+    drawn = np.linspace(-0.15, 9.85, 1000)  # 1.5% are below zero
+    verdicts = {
+        (sign, claims): findings.judge("", [np.array(5.0)], [sign * drawn], 1, [], claims).verdict
+        for sign in (1, -1)
+        for claims in (1, 2)
+    }
+    assert verdicts == {(1, 1): SUPPORTED, (1, 2): SUPPORTED, (-1, 1): REFUTED, (-1, 2): UNDECIDED}
+
+
+def test_a_finding_follows_from_its_comparisons() -> None:
+    def verdict(*found: str) -> str:
+        return Finding("F", "", [Result("", one) for one in found]).verdict
+
+    assert verdict(SUPPORTED, SUPPORTED) == SUPPORTED
+    assert verdict(SUPPORTED, UNDECIDED) == UNDECIDED
+    assert verdict(SUPPORTED, UNDECIDED, REFUTED) == REFUTED
+
+
+def test_the_command_prints_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_study(tmp_path / "runs", {"dqn": PAPER["dqn"], "dqn_no_target": PAPER["dqn_no_target"]}, runs=4)
+    findings.main([str(tmp_path / "runs"), "--out", str(tmp_path / "out" / "f.csv")])
+    out = capsys.readouterr().out
+    assert "F2 supported: A target network" in out and "F7 not decidable" in out
+    table = pd.read_csv(tmp_path / "out" / "f.csv")
+    assert len(table) == 1 + sum(len(claims) for _, claims in findings.FINDINGS.values())
+    with pytest.raises(SystemExit, match="no runs here"):
+        findings.main([str(tmp_path / "nowhere")])
