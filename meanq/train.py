@@ -112,9 +112,8 @@ class Run:
         self._savable = True
         self._saved = 0  # the step of the newest checkpoint
         self._clock = Clock()
-        self._window: dict[str, list[torch.Tensor]] = {
-            name: [] for name in LEARNED
-        }  # since the last row of training.csv
+        # Since the last row of training.csv:
+        self._window: dict[str, list[torch.Tensor]] = {name: [] for name in LEARNED}
         self._window_returns: list[float] = []
         self._games = 0
         self._game_return = 0.0
