@@ -514,7 +514,7 @@ def test_a_pipe_that_closes_is_no_error(tmp_path: Path) -> None:
     assert result.stdout.endswith("code 0\n") and result.stderr == ""
 
 
-def test_it_is_quick_with_500_runs_and_does_not_import_torch(tmp_path: Path) -> None:
+def test_500_runs_are_read_without_importing_torch(tmp_path: Path) -> None:
     returns = {step: [1.0] * 20 for step in range(1000, 101_000, 1000)}
     speeds = dict.fromkeys(returns, 100.0)
     first = make_run(tmp_path, state="running", step=100_000, total=200_000, returns=returns, speeds=speeds, lock=HERE)
@@ -526,14 +526,9 @@ def test_it_is_quick_with_500_runs_and_does_not_import_torch(tmp_path: Path) -> 
         "heavy = {'torch', 'wandb', 'submitit', 'hydra', 'gymnasium', 'pandas'} & set(sys.modules)\n"
         "print(code, sorted(heavy))"
     )
-    before = os.times()
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    after = os.times()
-    # Of the processor, since other processes can slow a clock on the wall by any factor.
-    seconds = after.children_user - before.children_user + after.children_system - before.children_system
     assert "\n500 runs: 500 killed.\n" in result.stdout, result.stderr
     assert result.stdout.endswith("0 []\n")
-    assert 0 < seconds < 3
 
 
 # The terminal
