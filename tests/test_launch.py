@@ -6,6 +6,7 @@ import re
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hydra._internal.hydra import Hydra
@@ -177,9 +178,13 @@ def test_waiting_ends_for_jobs_that_are_killed_gone_or_failed(
 ) -> None:
     """The queue answers late, once not at all; a job that is queued again is not taken for ended."""
     monkeypatch.setattr(slurm_launcher, "ENDED_SECONDS", 5.0)
-    monkeypatch.setattr(time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     clock = [0.0]
+    fake_time = SimpleNamespace(  # for the launcher alone: other threads of the tests need the real one
+        sleep=lambda seconds: clock.__setitem__(0, clock[0] + seconds),
+        monotonic=lambda: clock[0],
+        strftime=time.strftime,
+    )
+    monkeypatch.setattr(slurm_launcher, "time", fake_time)
     running = QueueEntry("RUNNING", "None", "x")
 
     def finish(job: str, status: JobStatus, value: object = None) -> None:
