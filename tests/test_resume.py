@@ -191,6 +191,13 @@ def test_it_goes_on_from_the_last_checkpoint(finished: Path, tmp_path: Path) -> 
     assert json.loads((directory / "meta.json").read_text())["resumed"] == [100]
 
 
+def test_the_state_that_is_acted_on_comes_back(tmp_path: Path) -> None:
+    """A wrong one would show only where the very next action is a greedy one."""
+    before, after = crashed(tmp_path, 100), crashed(tmp_path, 100)
+    assert before._frames.state.any()
+    assert np.array_equal(before._frames.state, after._frames.state)
+
+
 def signalled(config: Config, step: int, sent: int) -> None:
     """Train in a process of its own, which is sent a signal after a step."""
 
