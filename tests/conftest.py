@@ -5,9 +5,15 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import signal
+import sys
 
 import pytest
 import torch
+from absl import logging as absl_logging
+
+# rliable imports absl, whose log handler keeps the stderr of that moment, which is pytest's, and closes it whenever
+# somebody configures logging anew, as importing submitit does. It never closes this one.
+absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 # A shell that starts the tests in the background makes them, and all processes they start, deaf to Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
