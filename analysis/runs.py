@@ -130,15 +130,16 @@ class Run:
         V(s_0) - sum_t gamma^t r_t with rewards as learned from (clipped), as the game gives them (unclipped), or as
         learned from and up to the first loss of life (first_life).
         """
-        table = self.evaluations.drop(columns="episode").replace([np.inf, -np.inf], np.nan)
-        for name, column in BIASES.items():
-            table[f"bias_{name}"] = table["value"] - table[column]
-        grouped = table.groupby("step")
-        means = grouped.mean()
-        means = means.where(grouped.count() == grouped.size().to_numpy()[:, None])  # no mean over what is left
-        means["normalised_return"] = self.normalise(means["return"])
-        means["episodes"] = grouped.size()
-        return means
+        columns = [name for name in EVALUATION_COLUMNS if name not in ("step", "episode")]
+        values = self.evaluations[columns].to_numpy(float)
+        values[~np.isfinite(values)] = np.nan
+        steps, first, episodes = np.unique(self.evaluations["step"], return_index=True, return_counts=True)
+        # Rows are in the order of steps. A sum with a NaN is NaN: no mean over what is left.
+        sums = np.add.reduceat(values, first, axis=0) if len(steps) else values
+        means = dict(zip(columns, (sums / episodes[:, None]).T, strict=True))
+        means |= {f"bias_{name}": means["value"] - means[column] for name, column in BIASES.items()}
+        means |= {"normalised_return": self.normalise(means["return"]), "episodes": episodes}
+        return pd.DataFrame(means, index=pd.Index(steps.astype(int), name="step"))
 
 
 # The discounted return that the value of the initial state is compared with, by the name of the option.
@@ -406,12 +407,14 @@ def _read_table(path: Path, columns: Sequence[str], key: Sequence[str]) -> pd.Da
     if missing:
         raise ValueError(f"{path.name} has no column {', '.join(missing)}")
     try:
-        table = table[list(columns)].astype(float)
+        values = {name: table[name].to_numpy(float) for name in columns}
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
-    if not np.isfinite(table[list(key)]).all(axis=None) or table.duplicated(list(key)).any():
+    keys = np.stack([values[name] for name in key])
+    order = np.lexsort(keys[::-1])
+    if not np.isfinite(keys).all() or (np.diff(keys[:, order]) == 0).all(axis=0).any():
         raise ValueError(f"{path.name} has rows without, or with the same, {' and '.join(key)}")
-    return table.astype(dict.fromkeys(key, int)).sort_values(list(key), ignore_index=True)
+    return pd.DataFrame({name: v[order].astype(int) if name in key else v[order] for name, v in values.items()})
 
 
 def _read_probes(path: Path, config: Mapping[str, Any]) -> Probes | None:
