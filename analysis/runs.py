@@ -264,7 +264,7 @@ def read_runs(paths: Sequence[Path | str]) -> RunSet:
 
 def differing_fields(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Names of the fields, of those that matter, in which the configurations are not all equal."""
-    flat = [_flatten(config) for config in configs]
+    flat = [flatten(config) for config in configs]
     names = sorted({name for fields in flat for name in fields})
     return [
         name
@@ -287,7 +287,7 @@ def _separate_configurations(runs: list[Run], notes: list[str]) -> list[Run]:
             continue
         variants: dict[str, list[Run]] = defaultdict(list)
         for run in members:
-            flat = _flatten(run.config)
+            flat = flatten(run.config)
             variants[json.dumps([flat.get(name, "absent") for name in fields], default=str)].append(run)
         parts = []
         for number, (values, same) in enumerate(variants.items(), 1):
@@ -446,11 +446,12 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _flatten(node: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Fields by dotted name."""
     if isinstance(node, Mapping) and node:
         flat: dict[str, Any] = {}
         for key, value in node.items():
-            flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
+            flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
         return flat
     return {prefix: node}
 

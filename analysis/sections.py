@@ -1,0 +1,287 @@
+"""What the report says, section by section. One without data says why."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import yaml
+
+from analysis import tables
+from analysis.aggregate import Scores, aggregates, collect, improvements, profiles
+from analysis.charts import AVERAGE, Chart, Curves, intervals, profile_chart
+from analysis.commands import commands
+from analysis.findings import decide
+from analysis.metrics import KINDS, Metrics, average_steps_to_reference
+from analysis.pages import (
+    Block,
+    ChartRow,
+    FigureBlock,
+    FindingBlock,
+    Lines,
+    Missing,
+    Section,
+    Source,
+    TableBlock,
+    Text,
+    render,
+)
+from analysis.palette import styles
+from analysis.runs import AnalysisError, RunSet
+
+import pandas as pd
+
+_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_AGGREGATES = {"iqm": "interquartile mean", "optimality_gap": "optimality gap", "mean": "mean", "median": "median"}
+
+
+class Report:
+    """The sections of a set of runs."""
+
+    def __init__(self, found: RunSet, metrics: Metrics, bias: str, directory: Path, command: str) -> None:
+        self._found, self._metrics, self._bias = found, metrics, bias
+        self._directory, self._command = directory, command
+        self._styles = styles(found.labels)
+        self._curves = Curves(found, metrics, list(self._styles))
+        self._evaluated = any(run.last_evaluation for run in found.runs)
+        self._notes = metrics.messages()
+
+    def messages(self) -> list[str]:
+        """Every problem and note, once."""
+        return list(dict.fromkeys([*self._found.messages(), *self._notes]))
+
+    def sections(self) -> list[Section]:
+        """In the order of the page."""
+        parts: list[tuple[str, str, Callable[[], list[Block]]]] = [
+            ("findings", "The paper's findings", self._findings),
+            ("summary", "Summary", self._summary),
+            ("study", "Return, bias, standard deviation and Jensen gap", self._study),
+            ("curves", "Learning curves", self._learning),
+            ("mechanism", "How members differ", self._mechanism),
+            ("aggregates", "Aggregates over games", self._aggregates),
+            ("paper", "Beside the paper's tables", self._paper),
+            ("truth", "Against the true values", self._truth),
+            ("probes", "Probe states and undefined ratios", self._probes),
+            ("cost", "Cost", self._cost),
+            ("configurations", "Configurations", self._configurations),
+        ]
+        made = [Section(name, title, make()) for name, title, make in parts]
+        return [Section("runs", "Runs, and what is wrong with them", self._problems()), *made]
+
+    def render(self, sections: Sequence[Section]) -> str:
+        """The page."""
+        count = Counter(run.state for run in self._found.runs)
+        states = ", ".join(f"{number} {state}" for state, number in sorted(count.items()))
+        subtitle = (
+            f"{len(self._found.runs)} runs ({states}) of {len(self._found.labels)} labels in "
+            f"{len(self._found.envs)} games. Made by {self._command}"
+        )
+        studies = sorted({str(run.config.get("study")) for run in self._found.runs})
+        title = f"Report: {', '.join(studies)}"
+        return render(title, subtitle, sections, self._styles, self._found.envs, self._command)
+
+    def _problems(self) -> list[Block]:
+        blocks: list[Block] = []
+        wrong = [run for run in self._found.runs if run.state != "finished"]
+        skipped = [f"skipped: {problem}" for problem in self._found.problems]
+        if not wrong and not skipped and not self._found.notes:
+            blocks.append(Text(f"All {len(self._found.runs)} runs are finished, and no directory was skipped."))
+        if skipped or self._found.notes:
+            blocks.append(Lines([*skipped, *self._found.notes], "problems"))
+        for run in wrong:
+            if isinstance(run.status.get("traceback"), str):
+                blocks.append(Source(f"Traceback of {run.directory}", run.status["traceback"]))
+        if self._notes:
+            blocks += [Text("About the numbers below:"), Lines(list(dict.fromkeys(self._notes)))]
+        blocks.append(TableBlock("runs", "All runs", tables.runs_table(self._found), folded=True))
+        return blocks
+
+    def _findings(self) -> list[Block]:
+        if not self._evaluated:
+            return [Missing("no run has been evaluated yet.")]
+        findings, notes = decide(self._found, self._bias)
+        self._notes += notes
+        text = (
+            "Each conclusion of the paper is supported, refuted or not decidable from these runs, by rules that were fixed "
+            "before looking at data (docstring of analysis/findings.py). Differences are followed by 95% intervals."
+        )
+        blocks: list[Block] = [Text(text)]
+        for finding in findings:
+            results = [{"text": str(result), "details": result.details} for result in finding.results]
+            blocks.append(FindingBlock(finding.name, finding.statement, finding.verdict, results))
+        return blocks
+
+    def _summary(self) -> list[Block]:
+        if not self._evaluated:
+            return [Missing("no run has been evaluated yet.")]
+        caption = (
+            "At the last evaluation that any run of the label has; `with it`: the number of runs that have it. Means over "
+            "these runs. AUC is the mean height of the learning curve, normalised where there are scores to normalise by. "
+            "Steps to reference (normalised return 1): empty unless every run gets there. Norm. std and gap: at the last "
+            "probe where they are defined, over groups of up to 5 runs."
+        )
+        blocks: list[Block] = [
+            TableBlock("summary", "", tables.at_the_end(self._found, self._metrics, self._bias), caption)
+        ]
+        scored = [env for env in self._found.envs if all(run.scores for run in self._found.runs if run.env == env)]
+        if len(scored) > 1:
+            rows = []
+            for label in self._styles:
+                reached = average_steps_to_reference(self._found, label, scored)
+                got = [step for step in reached.values() if step == step]
+                rows.append((label, len(reached), len(got), *(pd.Series(got, dtype=float).agg(["mean", "std"]))))
+            frame = pd.DataFrame(rows, columns=["label", "seeds", "that get there", "steps, mean", "± std"])
+            caption = f"The first evaluation at which the mean normalised return over {len(scored)} games is 1 or more, by seed."
+            blocks.append(TableBlock("steps_to_reference", "Steps to an average of the reference", frame, caption))
+        return blocks
+
+    def _study(self) -> list[Block]:
+        rows = [
+            self._row("normalised_return", "normalised return", average=True)
+            or self._row("return", "return"),
+            self._row(f"bias_{self._bias}", "bias", average=True),
+            self._row("normalised_std", "normalised std", of="groups of runs", average=True),
+            self._row("normalised_jensen_gap", "normalised gap", of="groups of runs", average=True),
+        ]
+        caption = (
+            f"Bias: V(s_0) minus the discounted return that followed ({self._bias}). Std and gap across runs at the probe "
+            "states, divided by the normalised return; not drawn where that is not clearly above zero."
+        )
+        return self._figure("study", "The four measures over training", caption, rows, "no run has been evaluated yet.")
+
+    def _learning(self) -> list[Block]:
+        rows = [self._row("return", "return", runs=True)]
+        caption = "Mean over runs, one standard deviation around it, and every run, faded."
+        return self._figure("curves", "Return", caption, rows, "no run has been evaluated yet.")
+
+    def _mechanism(self) -> list[Block]:
+        names = {
+            "member_correlation": "correlation",
+            "effective_size": "effective size",
+            "shared_variance": "shared variance",
+            "member_variance": "member variance",
+        }
+        rows = [self._row(metric, name, group="all") for metric, name in names.items()]
+        caption = "; ".join(f"{name}: {KINDS[metric].removeprefix('over runs: ')}" for metric, name in names.items())
+        reason = "it takes probes of an ensemble, of 2 runs or more."
+        return self._figure("mechanism", "Correlation of members and what the ensemble's mean gains", caption, rows, reason)
+
+    def _truth(self) -> list[Block]:
+        rows = [
+            self._row("bias_true", "V(s_0) - true value", runs=True),
+            self._row("member_correlation_true", "correlation", group="all"),
+            self._row("effective_size_true", "effective size", group="all"),
+        ]
+        caption = "Errors at the probe states against the true Q of the environment, and how much of them members share."
+        reason = "no environment of these runs knows its true values; the chain does (env=chain)."
+        return self._figure("truth", "Errors against the true Q", caption, rows, reason)
+
+    def _aggregates(self) -> list[Block]:
+        try:
+            scores = collect(self._found)
+        except AnalysisError as error:
+            return [Missing(f"{error}.")]
+        self._notes += scores.notes
+        return [*self._aggregate_blocks(scores), *self._improvement_blocks(scores)]
+
+    def _aggregate_blocks(self, scores: Scores) -> list[Block]:
+        games = ", ".join(f"{env} at step {step:,}" for env, step in scores.steps.items())
+        text = f"Normalised returns: {games}. Intervals: 95%, bootstrap over runs, stratified by game."
+        table = aggregates(scores)
+        charts = [
+            intervals(table[table["metric"] == metric], f"aggregate-{metric}", title) for metric, title in _AGGREGATES.items()
+        ]
+        rows = [ChartRow("", charts)]
+        made = [FigureBlock("aggregates", "Aggregates", text, rows, self._commands(scores.envs))]
+        profile = profiles(scores)
+        caption = "The share of runs, over all games, whose normalised return is above a threshold, with its 95% interval."
+        rows = [ChartRow("", [profile_chart(profile)])]
+        made.append(FigureBlock("profiles", "Performance profiles", caption, rows, self._commands(scores.envs)))
+        return [*made, TableBlock("aggregates", "Aggregates", table)]
+
+    def _improvement_blocks(self, scores: Scores) -> list[Block]:
+        if len(scores.matrices) < 2:
+            return [Missing("probability of improvement, because there is one label only.")]
+        caption = "How likely a run of `label` is above one of `other` in the same game, mean over games, with 95% interval."
+        return [TableBlock("improvements", "Probability of improvement", improvements(scores), caption)]
+
+    def _paper(self) -> list[Block]:
+        notes: list[str] = []
+        blocks: list[Block] = []
+        for at, (scores, summed) in tables.beside_the_paper(self._found, notes).items():
+            caption = f"Scores after {at} interactions, mean over seeds; the paper's from its table of this horizon."
+            blocks.append(TableBlock(f"paper_{at}", f"Scores at {at}", scores, caption))
+            caption = "Human-normalised, over the games above that a column has; wins and ratio of means over games of both."
+            blocks.append(TableBlock(f"paper_{at}_summary", f"Normalised, at {at}", summed, caption))
+        if blocks and notes:
+            blocks.insert(0, Lines(notes))
+        return blocks or [Missing("no run has a score at exactly 100,000 or 500,000 steps of a game in the paper's tables.")]
+
+    def _probes(self) -> list[Block]:
+        blocks: list[Block] = []
+        states = tables.probe_states(self._found)
+        if len(states):
+            caption = (
+                "States with equal Q in every run at every probe coincide: a reset does not always show a difference. Means "
+                "over states give such a state its weight in resets."
+            )
+            blocks.append(TableBlock("probe_states", "Probe states", states, caption))
+        else:
+            blocks.append(Missing("probe states, because no run has been probed."))
+        ratios = tables.undefined_ratios(self._metrics)
+        if len(ratios):
+            caption = (
+                f"{self._metrics.undefined} of {self._metrics.ratios} ratios of std or gap to normalised performance are "
+                f"undefined, because that performance is not clearly above zero; {self._metrics.unevaluated} are not known, "
+                "because a run has no evaluation at the probe's step. They are left empty and not drawn."
+            )
+            blocks.append(TableBlock("undefined_ratios", "Undefined ratios", ratios, caption))
+        else:
+            blocks.append(Missing("ratios to normalised performance: they take 2 probed runs of a label, and scores to normalise by."))
+        return blocks
+
+    def _cost(self) -> list[Block]:
+        caption = "Wall-clock time of training and evaluation as recorded; of unfinished runs, up to now."
+        return [TableBlock("cost", "", tables.cost(self._found), caption)]
+
+    def _configurations(self) -> list[Block]:
+        blocks: list[Block] = [
+            Text(
+                "These commands make the runs again with this version of meanq, below runs/ (add root=DIRECTORY for another "
+                "place; runs that are finished there are skipped). They follow from the recorded configurations."
+            ),
+            Lines([f"{made.label}: {made.text}" for made in self._made], "notes"),
+        ]
+        for env in self._found.envs:
+            frame = tables.differences(self._found, env)
+            if len(frame):
+                name = f"differences_{env}" if env.replace("_", "").isalnum() else ""
+                blocks.append(TableBlock(name, f"Fields that differ between labels: {env}", frame, folded=True))
+        for (env, label), runs in self._found.groups().items():
+            text = yaml.dump(runs[0].config, Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
+            blocks.append(Source(f"{env}, {label}, seed {runs[0].seed}: config.yaml", text))
+        return blocks
+
+    def _row(
+        self, metric: str, y: str, group: str = "mean", of: str = "runs", runs: bool = False, average: bool = False
+    ) -> ChartRow | None:
+        charts = self._curves.draw(metric, y, group, runs, average)
+        for chart in charts:
+            chart.of = "games" if chart.env == AVERAGE else of
+        return ChartRow(y, charts) if charts else None
+
+    def _figure(
+        self, name: str, title: str, caption: str, rows: Sequence[ChartRow | None], reason: str
+    ) -> list[Block]:
+        present = [row for row in rows if row is not None]
+        if not present:
+            return [Missing(reason)]
+        envs = {chart.env for row in present for chart in row.charts}
+        return [FigureBlock(name, title, caption, present, self._commands([env for env in envs if env]))]
+
+    @cached_property
+    def _made(self) -> list:
+        return commands(self._found)
+
+    def _commands(self, envs: Sequence[str]) -> list[str]:
+        return [made.text for made in self._made if set(made.envs) & set(envs)]
