@@ -115,7 +115,7 @@ def profile_chart(table: pd.DataFrame) -> Chart:
         }
         for label, part in table.groupby("label", sort=False)
     ]
-    return Chart("profiles", "all games", None, "normalised score", "share of runs above it", series)
+    return Chart("profiles", "share of runs above a score", None, "normalised score", "share above", series)
 
 
 def rounded(values: Iterable[float]) -> list[float | None]:

@@ -64,6 +64,7 @@ class FindingBlock:
     statement: str
     verdict: str
     results: list[dict[str, Any]]
+    compared: bool  # otherwise the results say only why not
     kind: ClassVar[str] = "finding"
 
 

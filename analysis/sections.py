@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import yaml
 
 from analysis import tables
 from analysis.aggregate import Scores, aggregates, collect, improvements, profiles
-from analysis.charts import AVERAGE, Chart, Curves, intervals, profile_chart
+from analysis.charts import AVERAGE, Curves, intervals, profile_chart
 from analysis.commands import commands
 from analysis.findings import decide
 from analysis.metrics import KINDS, Metrics, average_steps_to_reference
@@ -66,6 +67,10 @@ class Report:
             ("configurations", "Configurations", self._configurations),
         ]
         made = [Section(name, title, make()) for name, title, make in parts]
+        for section in made:
+            for block in section.blocks:
+                if isinstance(block, TableBlock):
+                    block.frame = self._in_order(block.frame)
         return [Section("runs", "Runs, and what is wrong with them", self._problems()), *made]
 
     def render(self, sections: Sequence[Section]) -> str:
@@ -79,6 +84,15 @@ class Report:
         studies = sorted({str(run.config.get("study")) for run in self._found.runs})
         title = f"Report: {', '.join(studies)}"
         return render(title, subtitle, sections, self._styles, self._found.envs, self._command)
+
+    def _in_order(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Labels as in the legend."""
+        if "label" not in frame or not len(frame):
+            return frame
+        rank = {label: i for i, label in enumerate(self._styles)}
+        keys = frame.assign(rank=frame["label"].map(rank))
+        order = keys.sort_values([*(["game"] if "game" in frame else []), "rank"], kind="stable").index
+        return frame.loc[order].reset_index(drop=True)
 
     def _problems(self) -> list[Block]:
         blocks: list[Block] = []
@@ -108,15 +122,16 @@ class Report:
         blocks: list[Block] = [Text(text)]
         for finding in findings:
             results = [{"text": str(result), "details": result.details} for result in finding.results]
-            blocks.append(FindingBlock(finding.name, finding.statement, finding.verdict, results))
+            compared = any(result.difference == result.difference for result in finding.results)
+            blocks.append(FindingBlock(finding.name, finding.statement, finding.verdict, results, compared))
         return blocks
 
     def _summary(self) -> list[Block]:
         if not self._evaluated:
             return [Missing("no run has been evaluated yet.")]
         caption = (
-            "At the last evaluation that any run of the label has; `with it`: the number of runs that have it. Means over "
-            "these runs. AUC is the mean height of the learning curve, normalised where there are scores to normalise by. "
+            "At the last evaluation that any run of the label has; `runs at step`: how many have it. Means "
+            "over these. AUC is the mean height of the learning curve, normalised where there are scores to normalise by. "
             "Steps to reference (normalised return 1): empty unless every run gets there. Norm. std and gap: at the last "
             "probe where they are defined, over groups of up to 5 runs."
         )
@@ -131,8 +146,11 @@ class Report:
                 got = [step for step in reached.values() if step == step]
                 rows.append((label, len(reached), len(got), *(pd.Series(got, dtype=float).agg(["mean", "std"]))))
             frame = pd.DataFrame(rows, columns=["label", "seeds", "that get there", "steps, mean", "± std"])
-            caption = f"The first evaluation at which the mean normalised return over {len(scored)} games is 1 or more, by seed."
-            blocks.append(TableBlock("steps_to_reference", "Steps to an average of the reference", frame, caption))
+            what = f"The first evaluation at which the mean normalised return over {len(scored)} games is 1 or more"
+            if frame["that get there"].any():
+                blocks.append(TableBlock("steps_to_reference", "Steps to an average of 1", frame, f"{what}, by seed."))
+            else:
+                blocks.append(Missing(f"{what[0].lower()}{what[1:]}: no seed of any label gets there."))
         return blocks
 
     def _study(self) -> list[Block]:
@@ -178,7 +196,7 @@ class Report:
 
     def _aggregates(self) -> list[Block]:
         try:
-            scores = collect(self._found)
+            scores = collect(self._found, labels=list(self._styles))
         except AnalysisError as error:
             return [Missing(f"{error}.")]
         self._notes += scores.notes
@@ -277,6 +295,9 @@ class Report:
         if not present:
             return [Missing(reason)]
         envs = {chart.env for row in present for chart in row.charts}
+        if len(envs) == 1 and len(present) > 1:  # one game: side by side, under the name of what they show
+            charts = [replace(chart, title=row.title) for row in present for chart in row.charts]
+            present = [ChartRow(f"{charts[0].env}", charts)]
         return [FigureBlock(name, title, caption, present, self._commands([env for env in envs if env]))]
 
     @cached_property

@@ -14,7 +14,7 @@ NAN = float("nan")
 
 
 def at_the_end(found: RunSet, metrics: Metrics, bias: str) -> pd.DataFrame:
-    """A row per game and label, at the last evaluation that any of its runs has; `with it`: how many have it."""
+    """A row per game and label, at the last evaluation that any of its runs has; `runs at step`: how many have it."""
     means = metrics.table[metrics.table["group"] == "mean"]
     values = {key: part.set_index("step") for key, part in means.groupby(["env", "algo", "metric"], sort=False)}
     spreads = metrics.table[(metrics.table["group"] == "std") & (metrics.table["metric"] == "return")]
@@ -37,10 +37,10 @@ def at_the_end(found: RunSet, metrics: Metrics, bias: str) -> pd.DataFrame:
                 "label": label,
                 "runs": len(runs),
                 "step": last or NAN,
-                "with it": sum(last in run.episode_means.index for run in runs) if last else 0,
+                "runs at step": sum(last in run.episode_means.index for run in runs) if last else 0,
                 "return": number("return"),
                 "± std": float(spread.get((env, label, last), NAN)),
-                "normalised": number("normalised_return"),
+                "normalised return": number("normalised_return"),
                 "AUC": number("normalised_auc") if runs[0].scores else number("auc"),
                 "steps to reference": latest("steps_to_reference"),
                 f"bias ({bias})": number(f"bias_{bias}"),
@@ -130,19 +130,18 @@ def probe_states(found: RunSet) -> pd.DataFrame:
 def distinct_states(runs: Sequence[Run]) -> int:
     """How many probe states some run tells apart: two with the same Q, in every run at every probe, coincide.
 
-    Equal to 1e-6 of the largest value: equal inputs in other places of a batch may be rounded otherwise.
+    The same to 1e-5 of a run's largest value: equal states in other places of a batch are rounded otherwise.
     """
-    kinds = np.zeros(0)
+    apart = np.zeros((0, 0), dtype=bool)
     for run in runs:
         assert run.probes is not None
-        q = run.probes.q
-        scale = max(float(np.nanmax(np.abs(q), initial=0)), 1e-300)
-        rows = np.round(q.transpose(1, 0, 2, 3).reshape(q.shape[1], -1) / scale, 6)
-        _, kind = np.unique(rows, axis=0, return_inverse=True)
-        kinds = kind if not len(kinds) else np.unique(np.stack([kinds, kind]), axis=1, return_inverse=True)[1]
-        if kinds.max() == len(kinds) - 1:
+        q = np.nan_to_num(run.probes.q, posinf=0, neginf=0)
+        rows = q.transpose(1, 0, 2, 3).reshape(q.shape[1], -1)
+        here = np.stack([np.abs(rows - row).max(1) > 1e-5 * np.abs(rows).max() for row in rows])
+        apart = apart | here if len(apart) else here
+        if np.triu(apart, 1).sum() == len(rows) * (len(rows) - 1) / 2:
             break
-    return int(kinds.max()) + 1
+    return sum(bool(apart[i, :i].all()) for i in range(len(apart)))
 
 
 def differences(found: RunSet, env: str) -> pd.DataFrame:

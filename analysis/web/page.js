@@ -80,17 +80,16 @@
     }
     drawn.set(element, labels);
     const axis = { automargin: true, gridcolor: "#e5e8ec", zerolinecolor: "#8c959f", linecolor: "#8c959f", ticks: "outside", tickcolor: "#8c959f" };
-    const steps = chart.x === "interactions" ? { tickformat: "~s" } : {};
+    const steps = chart.x === "interactions" ? { tickformat: "~s", rangemode: "tozero" } : {};
     const layout = {
-      margin: { l: 52, r: 14, t: 8, b: 40 }, hovermode: "closest", paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff",
+      margin: { l: 44, r: 14, t: 8, b: 40 }, hovermode: "closest", paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff",
       font: { size: 11, color: "#1b1f24" }, hoverlabel: { align: "left", namelength: -1 },
       xaxis: { ...axis, ...steps, title: { text: plain(chart.x), standoff: 6 } },
       yaxis: chart.kind === "interval"
         ? { ...axis, type: "category", autorange: "reversed" }
-        : { ...axis, title: { text: plain(chart.y), standoff: 6 } },
+        : axis, // what it shows is the heading of the chart or of its row
     };
-    const tools = ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"];
-    Plotly.newPlot(element, traces, layout, { responsive: true, displaylogo: false, modeBarButtonsToRemove: tools });
+    Plotly.newPlot(element, traces, layout, { responsive: true, displayModeBar: false });
   }
 
   function apply() {
