@@ -1,0 +1,228 @@
+"""What all figures share: sizes, axes placed by hand, curves with spread and gaps, legends, and files.
+
+Axes are placed in inches and tick labels are kept short, so nothing has to be measured and moved until it fits: that
+is what makes drawing slow. `matplotlib` is imported where a figure is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from analysis.palette import Style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PAGE, COLUMN = 7.0, 3.4  # inches: the width of a page's text, and of one of its two columns
+FONT = 7.0  # points
+INCH = 72  # points
+LEFT, RIGHT, BOTTOM, TOP = 0.5, 0.12, 0.4, 0.22  # margins around the panels, in inches
+GAP_X, GAP_Y = 0.36, 0.3
+LEGEND_LINE = 0.155
+MARKERS_PER_CURVE = 6
+FAR = 8  # times as large as the median of the others': a curve that would hide them is cut off, and said to be
+SETTINGS: dict[str, Any] = {
+    "svg.hashsalt": "meanq",  # the same picture, the same bytes
+    "font.size": FONT,
+    "axes.titlesize": FONT + 0.5,
+    "axes.labelsize": FONT,
+    "axes.labelpad": 2.0,
+    "axes.titlepad": 3.0,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.linewidth": 0.4,
+    "grid.color": "#E4E4E4",
+    "legend.fontsize": FONT,
+    "legend.frameon": False,
+    "xtick.major.pad": 2.0,
+    "ytick.major.pad": 2.0,
+    "xtick.major.size": 2.0,
+    "ytick.major.size": 2.0,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 3.4,
+    "lines.markeredgewidth": 0.0,
+}
+
+
+def settings() -> AbstractContextManager[None]:
+    """To draw and save in; what others draw stays as it is."""
+    import matplotlib
+
+    return matplotlib.rc_context(SETTINGS)
+
+
+def grid_shape(count: int) -> tuple[int, int]:
+    """Rows and columns for so many panels: one row up to 5, then 4 to 6 columns with the fewest places left over."""
+    if count <= 5:
+        return 1, count
+    columns = min((5, 4, 6), key=lambda columns: -count % columns)
+    return -(-count // columns), columns
+
+
+class Sheet:
+    """A figure with places for panels, [rows, columns], below a legend. A panel is made where it is asked for."""
+
+    def __init__(
+        self,
+        rows: int,
+        columns: int,
+        legend: Sequence[tuple[Style, str]],
+        height: float | None = None,
+        left: float = LEFT,
+        panel_width: float | None = None,
+        titles: str = "each row",
+    ) -> None:
+        """Sizes in inches; `titles`: whether there is room for them above `each row`, or above the `first row`."""
+        from matplotlib.figure import Figure
+
+        self.rows, self.columns = rows, columns
+        self.width = PAGE if columns > 1 else COLUMN
+        self.left = left
+        self.gap_y = GAP_Y if titles == "each row" else 0.16
+        if panel_width is not None:
+            self.width = left + RIGHT + columns * panel_width + GAP_X * (columns - 1)
+        self.panel_width = (self.width - left - RIGHT - GAP_X * (columns - 1)) / columns
+        self.panel_height = height if height is not None else min(max(0.72 * self.panel_width, 0.95), 1.9)
+        entries, self.legend_columns = _fit_legend(legend, self.width - 0.1)
+        lines = -(-len(entries) // self.legend_columns) if entries else 0
+        self.top = TOP + (LEGEND_LINE * lines + 0.08 if lines else 0)
+        self.height = self.top + rows * self.panel_height + (rows - 1) * self.gap_y + BOTTOM
+        self.figure: Figure = Figure(figsize=(self.width, self.height))
+        if entries:
+            self._add_legend(entries)
+
+    def panel(self, row: int, column: int) -> Axes:
+        """The axes of this place."""
+        x = self.left + column * (self.panel_width + GAP_X)
+        y = self.height - self.top - self.panel_height - row * (self.panel_height + self.gap_y)
+        size = self.panel_width / self.width, self.panel_height / self.height
+        return self.figure.add_axes((x / self.width, y / self.height, *size))
+
+    def _add_legend(self, entries: Sequence[tuple[Style, str]]) -> None:
+        from matplotlib.lines import Line2D
+
+        handles = [Line2D([], [], **look(style)) for style, _ in entries]
+        self.figure.legend(
+            handles,
+            [name for _, name in entries],
+            loc="upper center",
+            bbox_to_anchor=(0.5, 1 - 0.03 / self.height),
+            ncols=self.legend_columns,
+            borderpad=0,
+            borderaxespad=0,
+            handlelength=2.6,
+            columnspacing=1.4,
+            handletextpad=0.5,
+            labelspacing=0.35,
+        )
+
+
+def text_width(text: str, size: float = FONT) -> float:
+    """In inches."""
+    from matplotlib.textpath import TextPath
+
+    return float(TextPath((0, 0), text, size=size).get_extents().width) / INCH if text.strip() else 0.0
+
+
+def _fit_legend(entries: Sequence[tuple[Style, str]], width: float) -> tuple[list[tuple[Style, str]], int]:
+    """The entries so ordered that they read by rows, though a legend is filled by columns; and how many columns."""
+    names = [text_width(name) for _, name in entries]
+    columns = len(entries)
+    while columns > 1 and _legend_width(names, columns) > width:
+        columns -= 1
+    if columns:  # as many lines with more even columns
+        columns = -(-len(entries) // -(-len(entries) // columns))
+    return [entry for i in range(columns) for entry in entries[i::columns]], max(columns, 1)
+
+
+def _legend_width(names: Sequence[float], columns: int) -> float:
+    widest = [max(names[i::columns]) for i in range(columns)]
+    return sum(widest) + columns * (2.6 + 0.5) * FONT / INCH + (columns - 1) * 1.4 * FONT / INCH
+
+
+def look(style: Style) -> dict[str, Any]:
+    """A style as matplotlib wants it."""
+    return {
+        "color": style.colour,
+        "linestyle": (0, style.dash) if style.dash else "-",
+        "marker": style.marker,
+    }
+
+
+def compact(value: float, _: object = None) -> str:
+    """A tick's number in few letters: 0.05, 7, 2.5K, 1M."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "K")):
+        if abs(value) >= size:
+            return f"{value / size:.4g}{unit}"
+    return f"{value:.4g}" if abs(value) > 1e-12 else "0"
+
+
+def ticks(axis: Axes, x: int = 4, y: int = 4) -> None:
+    """About so many, in few letters."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    for which, count in ((axis.xaxis, x), (axis.yaxis, y)):
+        which.set_major_locator(MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]))
+        which.set_major_formatter(FuncFormatter(compact))
+
+
+def draw_curve(
+    axis: Axes,
+    style: Style,
+    steps: np.ndarray,
+    mean: np.ndarray,
+    spread: np.ndarray,
+    runs: Sequence[np.ndarray] = (),
+    shift: int = 0,
+) -> None:
+    """A mean with its spread, a gap where it is NaN, over its runs ([n, 2] each) faded; `shift` moves its markers."""
+    from matplotlib.collections import LineCollection
+
+    if len(runs):
+        axis.add_collection(LineCollection(list(runs), colors=style.colour, linewidths=0.5, alpha=0.25), autolim=False)
+    if np.isfinite(spread).any():
+        axis.fill_between(steps, mean - spread, mean + spread, color=style.colour, alpha=0.14, linewidth=0)
+    axis.plot(steps, mean, **look(style), markevery=_marked(mean, shift))
+
+
+def _marked(mean: np.ndarray, shift: int) -> list[int]:
+    """Some points of each curve, not all curves at the same ones; and all that have no neighbour to be joined with."""
+    finite = np.isfinite(mean)
+    every = max(1, -(-len(mean) // MARKERS_PER_CURVE))
+    chosen = np.arange(len(mean)) % every == shift % every
+    joined = np.append(finite[1:], False) | np.append(False, finite[:-1])
+    return np.flatnonzero(finite & (chosen | ~joined)).tolist()
+
+
+def limits(ranges: Mapping[str, tuple[float, float]]) -> tuple[tuple[float, float], list[str]]:
+    """The range of an axis from the range of each curve; and which of them are cut off, because they are far out."""
+    sizes = {name: max(abs(low), abs(high)) for name, (low, high) in ranges.items()}
+    cut: list[str] = []
+    for name in sorted(sizes, key=lambda name: -sizes[name])[: len(sizes) // 2]:
+        others = [size for other, size in sizes.items() if other != name]
+        if len(others) >= 2 and sizes[name] > FAR * np.median(others) > 0:
+            cut.append(name)
+    kept = [ranges[name] for name in ranges if name not in cut]
+    low, high = min(low for low, _ in kept), max(high for _, high in kept)
+    if cut:  # room to see that they leave
+        low, high = min(low, -0.25 * high if any(ranges[name][0] < low for name in cut) else low), 1.25 * high
+    margin = 0.04 * (high - low) or 0.05 * abs(high) or 1
+    return (low - margin, high + margin), cut
+
+
+def save(figure: Figure, stem: Path, title: str, caption: str) -> None:
+    """As SVG and PNG; the caption travels with them."""
+    about = {"Title": title, "Description": caption}
+    figure.savefig(stem.with_suffix(".svg"), metadata={**about, "Date": None})
+    figure.savefig(stem.with_suffix(".png"), dpi=200, metadata=about)
