@@ -4,8 +4,8 @@ improvement, with intervals by bootstrap over runs, stratified by game, as `rlia
     python -m analysis.aggregate runs/main_100k
 
 Scores are normalised returns at one step: `--at`, or else the length of the shortest runs of a game. Labels are
-compared in the games that all of them have. The bootstrap wants as many runs in each game, so where a label has more in one
-game than in another, those with the lowest seeds count. What is left out is said.
+compared in the games that all of them have. The bootstrap wants as many runs in each game, so where a label has more in
+one game than in another, those with the lowest seeds count. What is left out is said.
 """
 
 import argparse
@@ -180,7 +180,7 @@ def _estimate(
 def _resample(matrices: Sequence[np.ndarray], repetitions: int, seed: int) -> list[np.ndarray]:
     """Runs drawn with replacement, each game by itself; a list of [repetitions, runs, games]."""
     counts = np.concatenate([np.full(matrix.size, len(matrix)) for matrix in matrices])
-    generator = np.random.RandomState(seed)  # noqa: NPY002 - rliable's
+    generator = np.random.RandomState(seed)
     chosen = generator.randint(0, counts, (repetitions, len(counts)))
     parts = np.split(chosen, np.cumsum([matrix.size for matrix in matrices])[:-1], axis=1)
     return [

@@ -10,14 +10,20 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.metrics import Metrics, average_over_envs
-from analysis.palette import Style
-from analysis.runs import RunSet
+from analysis.figure_tables import AVERAGE
+from analysis.palette import Style, cited
 
-AVERAGE = "average"
 _MARKERS = {
-    **{"o": "circle", "s": "square", "^": "triangle-up", "v": "triangle-down", "D": "diamond", "P": "cross"},
-    **{"X": "x", "*": "star", "<": "triangle-left", ">": "triangle-right"},
+    "o": "circle",
+    "s": "square",
+    "^": "triangle-up",
+    "v": "triangle-down",
+    "D": "diamond",
+    "P": "cross",
+    "X": "x",
+    "*": "star",
+    "<": "triangle-left",
+    ">": "triangle-right",
 }
 _LINE_WIDTH = 2
 
@@ -26,7 +32,6 @@ _LINE_WIDTH = 2
 class Chart:
     """One pair of axes."""
 
-    name: str
     title: str
     env: str | None  # None: over all games
     x: str
@@ -34,6 +39,7 @@ class Chart:
     series: list[dict[str, Any]] = field(default_factory=list)
     kind: str = "curve"  # or `interval`: a value and its interval per label
     of: str = "runs"  # what n counts
+    cited: list[dict[str, Any]] = field(default_factory=list)  # scores of the paper
     number: int = 0  # on the page
 
 
@@ -51,56 +57,75 @@ def looks(styles: Mapping[str, Style]) -> list[dict[str, str]]:
 
 
 class Curves:
-    """Charts of metrics over training."""
+    """Charts of metrics over training, from the same rows as the static figures."""
 
-    def __init__(self, found: RunSet, metrics: Metrics, labels: Sequence[str]) -> None:
-        self.envs, self._labels = found.envs, list(labels)
-        scored = [env for env in found.envs if all(run.scores for run in found.runs if run.env == env)]
-        table = metrics.table
-        if len(scored) > 1:
-            table = pd.concat([table, average_over_envs(table, scored)], ignore_index=True)
-        table = table.dropna(subset="value")
-        self._parts = dict(iter(table.groupby(["env", "metric", "algo", "group"], sort=False)))
-        self._seeds: dict[tuple[str, str, str], list[str]] = {}
-        for env, metric, label, group in self._parts:
-            if group.startswith("seed_"):
-                self._seeds.setdefault((env, metric, label), []).append(group)
+    def __init__(self, table: pd.DataFrame, labels: Sequence[str], cited: pd.DataFrame) -> None:
+        """table: of analysis.figure_tables.curve_table; cited: of its cited_rows."""
+        self._labels = list(labels)
+        self._envs = sorted(set(table["env"]) - {AVERAGE})
+        rows = table.sort_values("step", kind="stable")
+        self._parts = dict(iter(rows.groupby(["env", "metric", "algo"], sort=False)))
+        self._cited = cited
 
-    def draw(self, metric: str, y: str, group: str = "mean", runs: bool = False, average: bool = False) -> list[Chart]:
+    def draw(
+        self, metric: str, y: str, of: str = "runs", runs: bool = False, labels: Iterable[str] | None = None
+    ) -> list[Chart]:
         """A chart per game that has the metric; `runs`: every run behind the mean, and a band of one std."""
+        wanted = self._labels if labels is None else [label for label in self._labels if label in set(labels)]
         charts = []
-        for env in [*self.envs, *([AVERAGE] if average else [])]:
-            series = [s for label in self._labels if (s := self._series(env, metric, label, group, runs))]
+        for env in [*self._envs, AVERAGE]:
+            parts = {label: self._parts.get((env, metric, label)) for label in wanted}
+            series = [s for label, part in parts.items() if part is not None and (s := _series(label, part, runs))]
             if series:
-                charts.append(Chart(f"{metric}-{env}", env, env, "interactions", y, series))
+                counted = "games" if env == AVERAGE else of
+                charts.append(Chart(env, env, "interactions", y, series, of=counted, cited=self._lines(env, metric)))
         return charts
 
-    def _series(self, env: str, metric: str, label: str, group: str, runs: bool) -> dict[str, Any] | None:
-        part = self._parts.get((env, metric, label, group))
-        if part is None:
-            return None
-        found = {"label": label, "x": part["step"].tolist(), "y": rounded(part["value"]), "n": part["n"].tolist()}
-        if runs:
-            spread = self._parts.get((env, metric, label, "std"))
-            if spread is not None:
-                band = spread.set_index("step")["value"].reindex(part["step"]).to_numpy()
-                found["low"] = rounded(part["value"].to_numpy() - band)
-                found["high"] = rounded(part["value"].to_numpy() + band)
-            found["runs"] = [
-                {"seed": seed.removeprefix("seed_"), "x": one["step"].tolist(), "y": rounded(one["value"])}
-                for seed in self._seeds.get((env, metric, label), [])
-                for one in [self._parts[env, metric, label, seed]]
-            ]
-        return found
+    def _lines(self, env: str, metric: str) -> list[dict[str, Any]]:
+        rows = self._cited[(self._cited["env"] == env) & (self._cited["metric"] == metric)]
+        lines = []
+        for label, step, score in zip(rows["algo"], rows["step"].tolist(), rounded(rows["value"]), strict=True):
+            method, at = label.split(" ")
+            style = cited(method, at)
+            lines.append({"name": f"{style.name} (the paper, {at})", "colour": style.colour, "step": step, "y": score})
+        return lines
 
 
-def intervals(table: pd.DataFrame, name: str, title: str) -> Chart:
+def _series(label: str, part: pd.DataFrame, runs: bool) -> dict[str, Any] | None:
+    """None where there is nothing to see. A step without a mean is a gap."""
+    part = part[part["group"] != "std"] if not runs else part
+    steps = part["step"].unique()
+    by_group = {str(group): rows.set_index("step") for group, rows in part.groupby("group", sort=False)}
+    middle = by_group.get("mean", by_group.get("all"))
+    seeds = [group for group in by_group if group.startswith("seed_")] if runs else []
+    if middle is None and not seeds:
+        return None
+    found: dict[str, Any] = {"label": label, "x": steps.tolist()}
+    if middle is None:
+        found |= {"y": [None] * len(steps), "n": [0] * len(steps)}
+    else:
+        mean = middle["value"].reindex(steps)
+        found |= {"y": rounded(mean), "n": middle["n"].reindex(steps).fillna(0).astype(int).tolist()}
+        if runs and "std" in by_group:
+            spread = by_group["std"]["value"].reindex(steps)
+            found |= {"low": rounded(mean - spread), "high": rounded(mean + spread)}
+    if runs:
+        found["runs"] = [
+            {"seed": seed.removeprefix("seed_"), "x": rows.index.tolist(), "y": rounded(rows["value"])}
+            for seed in seeds
+            for rows in [by_group[seed]]
+        ]
+    return found if seeds or any(value is not None for value in found["y"]) else None
+
+
+def intervals(table: pd.DataFrame, title: str) -> Chart:
     """From label, value, low, high: one row per label."""
+    columns = [table["label"], *(rounded(table[name]) for name in ("value", "low", "high"))]
     series = [
-        {"label": row.label, "x": rounded([row.value]), "low": rounded([row.low]), "high": rounded([row.high])}
-        for row in table.itertuples()
+        {"label": label, "x": [value], "low": [low], "high": [high]}
+        for label, value, low, high in zip(*columns, strict=True)
     ]
-    return Chart(name, title, None, title, "", series, kind="interval")
+    return Chart(title, None, title, "", series, kind="interval")
 
 
 def profile_chart(table: pd.DataFrame) -> Chart:
@@ -115,7 +140,7 @@ def profile_chart(table: pd.DataFrame) -> Chart:
         }
         for label, part in table.groupby("label", sort=False)
     ]
-    return Chart("profiles", "share of runs above a score", None, "normalised score", "share above", series)
+    return Chart("share of runs above a score", None, "normalised score", "share above", series)
 
 
 def rounded(values: Iterable[float]) -> list[float | None]:

@@ -1,8 +1,8 @@
 """One self-contained HTML page: text, sortable tables and interactive charts, from analysis/web/.
 
-Whatever comes from run directories is shown as text. Jinja escapes it in HTML; in the data of charts the characters that
-could end a script are escaped; and the page's policy lets a browser run the page's own two scripts, known by their
-hashes, and load nothing at all.
+Whatever comes from run directories is shown as text. Jinja escapes it in HTML; in the data of charts the characters
+that could end a script are escaped; and the page's policy lets a browser run the page's own two scripts, known by
+their hashes, and load nothing at all.
 """
 
 import base64
@@ -152,7 +152,7 @@ def render(title: str, subtitle: str, sections: Sequence[Section], styles: Mappi
     ]
     for number, chart in enumerate(charts):
         chart.number = number
-    drawn = [{"x": c.x, "y": c.y, "of": c.of, "kind": c.kind, "series": c.series} for c in charts]
+    drawn = [{"x": c.x, "y": c.y, "of": c.of, "kind": c.kind, "series": c.series, "cited": c.cited} for c in charts]
     library, script = get_plotlyjs(), (WEB / "page.js").read_text()
     environment = Environment(
         loader=FileSystemLoader(WEB), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -164,6 +164,7 @@ def render(title: str, subtitle: str, sections: Sequence[Section], styles: Mappi
         sections=sections,
         looks=shown,
         envs=envs,
+        cited=any(chart.cited for chart in charts),
         command=command,
         policy=_policy(library, script),
         css=Markup((WEB / "page.css").read_text()),
@@ -201,6 +202,6 @@ def _cell(value: Any, number: bool) -> dict[str, Any]:
 
 def shown_number(value: float) -> str:
     """Four digits, thousands apart."""
-    if value == int(value) and abs(value) < 1e15 or abs(value) >= 1000:
+    if (value == int(value) and abs(value) < 1e15) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.4g}"

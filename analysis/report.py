@@ -2,9 +2,9 @@
 
     python -m analysis.report runs/target_network
 
-The page, report/index.html below the first path (or `--out`), opens from disk and needs no network. Hover over curves to
-read them; hide a method or a game and it is hidden everywhere; click a table's head to sort it. What is wrong with the
-runs comes first, and every figure has the commands that make its runs again.
+The page, report/index.html below the first path (or `--out`), opens from disk and needs no network. Hover over curves
+to read them; hide a method or a game and it is hidden everywhere; click a table's head to sort it. What is wrong with
+the runs comes first, and every figure has the commands that make its runs again.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from analysis.metrics import DEFAULT_BIAS, compute, say
-from analysis.pages import Section, TableBlock, render
-from analysis.runs import BIASES, AnalysisError, RunSet, read_runs
+from analysis.pages import Section, TableBlock
+from analysis.runs import BIASES, AnalysisError, read_runs
 from analysis.sections import Report
 
 
@@ -64,7 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         found = read_runs(options.runs)
         metrics = compute(found, [options.bias])
-        (directory / "figures").mkdir(parents=True, exist_ok=True)
         report = Report(found, metrics, options.bias, directory, command)
         sections = report.sections()
         page = write(report, sections, directory)

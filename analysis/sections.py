@@ -1,17 +1,21 @@
 """What the report says, section by section. One without data says why."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+import pandas as pd
 import yaml
 
 from analysis import tables
 from analysis.aggregate import Scores, aggregates, collect, improvements, profiles
-from analysis.charts import AVERAGE, Curves, intervals, profile_chart
-from analysis.commands import commands
+from analysis.charts import Curves, intervals, profile_chart
+from analysis.commands import Command, commands
+from analysis.figure_tables import cited_rows, curve_table
+from analysis.figures import KINDS as FIGURES
+from analysis.figures import draw_all
 from analysis.findings import decide
 from analysis.metrics import KINDS, Metrics, average_steps_to_reference
 from analysis.pages import (
@@ -25,14 +29,24 @@ from analysis.pages import (
     Source,
     TableBlock,
     Text,
+    picture,
     render,
 )
 from analysis.palette import styles
 from analysis.runs import AnalysisError, RunSet
 
-import pandas as pd
-
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+MECHANISM = {
+    "member_correlation": "correlation",
+    "effective_size": "effective size",
+    "shared_variance": "shared variance",
+    "member_variance": "member variance",
+}
+TRUTH = {
+    "bias_true": "V(s_0) - true value",
+    "member_correlation_true": "correlation of errors",
+    "effective_size_true": "effective size",
+}
 _AGGREGATES = {"iqm": "interquartile mean", "optimality_gap": "optimality gap", "mean": "mean", "median": "median"}
 
 
@@ -43,9 +57,14 @@ class Report:
         self._found, self._metrics, self._bias = found, metrics, bias
         self._directory, self._command = directory, command
         self._styles = styles(found.labels)
-        self._curves = Curves(found, metrics, list(self._styles))
+        averaged = ["normalised_return", f"bias_{bias}", "normalised_std", "normalised_jensen_gap"]
+        shown = ["return", "std", "jensen_gap", *MECHANISM, *TRUTH]
+        table = curve_table(metrics.table, [*averaged, *shown], averaged)
+        self._curves = Curves(table, list(self._styles), cited_rows(found, average=False))
         self._evaluated = any(run.last_evaluation for run in found.runs)
         self._notes = metrics.messages()
+        self._drawings = draw_all(found, metrics, directory / "figures")
+        self._drawn = {drawn.name: drawn for drawn in self._drawings.drawn}
 
     def messages(self) -> list[str]:
         """Every problem and note, once."""
@@ -116,8 +135,8 @@ class Report:
         findings, notes = decide(self._found, self._bias)
         self._notes += notes
         text = (
-            "Each conclusion of the paper is supported, refuted or not decidable from these runs, by rules that were fixed "
-            "before looking at data (docstring of analysis/findings.py). Differences are followed by 95% intervals."
+            "Each conclusion of the paper is supported, refuted or not decidable from these runs, by rules that were "
+            "fixed before looking at data (docstring of analysis/findings.py). Differences come with 95% intervals."
         )
         blocks: list[Block] = [Text(text)]
         for finding in findings:
@@ -130,10 +149,10 @@ class Report:
         if not self._evaluated:
             return [Missing("no run has been evaluated yet.")]
         caption = (
-            "At the last evaluation that any run of the label has; `runs at step`: how many have it. Means "
-            "over these. AUC is the mean height of the learning curve, normalised where there are scores to normalise by. "
-            "Steps to reference (normalised return 1): empty unless every run gets there. Norm. std and gap: at the last "
-            "probe where they are defined, over groups of up to 5 runs."
+            "At the last evaluation that any run of the label has; `runs at step`: how many have it. Means over these. "
+            "AUC is the mean height of the learning curve, normalised where there are scores to normalise by. Steps to "
+            "reference (normalised return 1): empty unless every run gets there. Norm. std and gap: at the last probe "
+            "where they are defined, over groups of up to 5 runs."
         )
         blocks: list[Block] = [
             TableBlock("summary", "", tables.at_the_end(self._found, self._metrics, self._bias), caption)
@@ -154,43 +173,45 @@ class Report:
         return blocks
 
     def _study(self) -> list[Block]:
+        normalised = self._row("normalised_std", "normalised std", of="groups of runs")
         rows = [
-            self._row("normalised_return", "normalised return", average=True)
-            or self._row("return", "return"),
-            self._row(f"bias_{self._bias}", "bias", average=True),
-            self._row("normalised_std", "normalised std", of="groups of runs", average=True),
-            self._row("normalised_jensen_gap", "normalised gap", of="groups of runs", average=True),
+            self._row("normalised_return", "normalised return", runs=True) or self._row("return", "return", runs=True),
+            self._row(f"bias_{self._bias}", "bias", runs=True),
+            normalised or self._row("std", "std", of="groups of runs"),
+            self._row("normalised_jensen_gap", "normalised gap", of="groups of runs")
+            if normalised
+            else self._row("jensen_gap", "gap", of="groups of runs"),
         ]
         caption = (
-            f"Bias: V(s_0) minus the discounted return that followed ({self._bias}). Std and gap across runs at the probe "
-            "states, divided by the normalised return; not drawn where that is not clearly above zero."
+            f"Bias: V(s_0) minus the discounted return that followed ({self._bias}). Std and gap: across runs at the "
+            "probe states, divided by the normalised return; not drawn where that is not clearly above zero. A mean is "
+            "drawn where every run has a number, with one standard deviation around it."
         )
         return self._figure("study", "The four measures over training", caption, rows, "no run has been evaluated yet.")
 
     def _learning(self) -> list[Block]:
+        caption = "Mean where every run has a number, one standard deviation around it, and every run, faded."
         rows = [self._row("return", "return", runs=True)]
-        caption = "Mean over runs, one standard deviation around it, and every run, faded."
-        return self._figure("curves", "Return", caption, rows, "no run has been evaluated yet.")
+        blocks = self._figure("learning_curves", "Return", caption, rows, "no run has been evaluated yet.")
+        drawn = self._drawn.get("ablation")
+        if drawn is None:
+            return [*blocks, Missing(f"{FIGURES['ablation'].title}: {self._drawings.missing['ablation']}.")]
+        rows = [self._row("return", "return", runs=True, labels=set(drawn.data["algo"]))]
+        return [*blocks, *self._figure("ablation", drawn.title, drawn.caption, rows, "")]
 
     def _mechanism(self) -> list[Block]:
-        names = {
-            "member_correlation": "correlation",
-            "effective_size": "effective size",
-            "shared_variance": "shared variance",
-            "member_variance": "member variance",
-        }
-        rows = [self._row(metric, name, group="all") for metric, name in names.items()]
-        caption = "; ".join(f"{name}: {KINDS[metric].removeprefix('over runs: ')}" for metric, name in names.items())
+        rows = [self._row(metric, name) for metric, name in MECHANISM.items()]
+        caption = "; ".join(
+            f"{name}: {KINDS[metric].removeprefix('over runs: ')}" for metric, name in MECHANISM.items()
+        )
         reason = "it takes probes of an ensemble, of 2 runs or more."
-        return self._figure("mechanism", "Correlation of members and what the ensemble's mean gains", caption, rows, reason)
+        return self._figure("mechanism", "Correlation of members, and what their mean gains", caption, rows, reason)
 
     def _truth(self) -> list[Block]:
-        rows = [
-            self._row("bias_true", "V(s_0) - true value", runs=True),
-            self._row("member_correlation_true", "correlation", group="all"),
-            self._row("effective_size_true", "effective size", group="all"),
-        ]
-        caption = "Errors at the probe states against the true Q of the environment, and how much of them members share."
+        rows = [self._row(metric, name, runs=metric == "bias_true") for metric, name in TRUTH.items()]
+        caption = (
+            "Errors at the probe states against the true Q of the environment, and how much of them members share."
+        )
         reason = "no environment of these runs knows its true values; the chain does (env=chain)."
         return self._figure("truth", "Errors against the true Q", caption, rows, reason)
 
@@ -206,22 +227,30 @@ class Report:
         games = ", ".join(f"{env} at step {step:,}" for env, step in scores.steps.items())
         text = f"Normalised returns: {games}. Intervals: 95%, bootstrap over runs, stratified by game."
         table = aggregates(scores)
-        charts = [
-            intervals(table[table["metric"] == metric], f"aggregate-{metric}", title) for metric, title in _AGGREGATES.items()
-        ]
+        charts = [intervals(table[table["metric"] == metric], title) for metric, title in _AGGREGATES.items()]
         rows = [ChartRow("", charts)]
-        made = [FigureBlock("aggregates", "Aggregates", text, rows, self._commands(scores.envs))]
+        made = self._figure("aggregates", "Aggregates", text, rows, "")
         profile = profiles(scores)
-        caption = "The share of runs, over all games, whose normalised return is above a threshold, with its 95% interval."
+        caption = (
+            "The share of runs, over all games, whose normalised return is above a threshold, with its 95% interval."
+        )
         rows = [ChartRow("", [profile_chart(profile)])]
-        made.append(FigureBlock("profiles", "Performance profiles", caption, rows, self._commands(scores.envs)))
+        made += self._figure("profiles", "Performance profiles", caption, rows, "")
         return [*made, TableBlock("aggregates", "Aggregates", table)]
 
     def _improvement_blocks(self, scores: Scores) -> list[Block]:
         if len(scores.matrices) < 2:
             return [Missing("probability of improvement, because there is one label only.")]
-        caption = "How likely a run of `label` is above one of `other` in the same game, mean over games, with 95% interval."
-        return [TableBlock("improvements", "Probability of improvement", improvements(scores), caption)]
+        caption = (
+            "How likely a run of `label` is above one of `other` in the same game, mean over games, with 95% interval."
+        )
+        blocks: list[Block] = [TableBlock("improvements", "Probability of improvement", improvements(scores), caption)]
+        if "improvements" in self._drawn:
+            drawn = self._drawn["improvements"]
+            image = picture(self._directory / "figures" / "improvements.svg")
+            files, made = self._files("improvements"), self._commands(scores.envs)
+            blocks.append(FigureBlock("improvements", drawn.title, drawn.caption, [], made, files, image))
+        return blocks
 
     def _paper(self) -> list[Block]:
         notes: list[str] = []
@@ -229,33 +258,46 @@ class Report:
         for at, (scores, summed) in tables.beside_the_paper(self._found, notes).items():
             caption = f"Scores after {at} interactions, mean over seeds; the paper's from its table of this horizon."
             blocks.append(TableBlock(f"paper_{at}", f"Scores at {at}", scores, caption))
-            caption = "Human-normalised, over the games above that a column has; wins and ratio of means over games of both."
+            caption = (
+                "Human-normalised, over the games above that a column has; wins and ratio of means over games of both."
+            )
             blocks.append(TableBlock(f"paper_{at}_summary", f"Normalised, at {at}", summed, caption))
         if blocks and notes:
             blocks.insert(0, Lines(notes))
-        return blocks or [Missing("no run has a score at exactly 100,000 or 500,000 steps of a game in the paper's tables.")]
+        return blocks or [
+            Missing("no run has a score at exactly 100,000 or 500,000 steps of a game in the paper's tables.")
+        ]
 
     def _probes(self) -> list[Block]:
         blocks: list[Block] = []
         states = tables.probe_states(self._found)
         if len(states):
             caption = (
-                "States with equal Q in every run at every probe coincide: a reset does not always show a difference. Means "
-                "over states give such a state its weight in resets."
+                "States with equal Q in every run at every probe coincide: resets do not always differ. Means over "
+                "states give such a state its weight among resets."
             )
             blocks.append(TableBlock("probe_states", "Probe states", states, caption))
         else:
             blocks.append(Missing("probe states, because no run has been probed."))
         ratios = tables.undefined_ratios(self._metrics)
-        if len(ratios):
+        if len(ratios) and not ratios["empty"].any():
+            blocks.append(
+                Text(f"All {self._metrics.ratios} ratios of std or gap to normalised performance are defined.")
+            )
+        elif len(ratios):
             caption = (
-                f"{self._metrics.undefined} of {self._metrics.ratios} ratios of std or gap to normalised performance are "
-                f"undefined, because that performance is not clearly above zero; {self._metrics.unevaluated} are not known, "
-                "because a run has no evaluation at the probe's step. They are left empty and not drawn."
+                f"{self._metrics.undefined} of {self._metrics.ratios} ratios of std or gap to normalised performance "
+                "are undefined, because that performance is not clearly above zero; "
+                f"{self._metrics.unevaluated} are not known, because a run has no evaluation at the probe's step. They "
+                "are left empty and not drawn."
             )
             blocks.append(TableBlock("undefined_ratios", "Undefined ratios", ratios, caption))
         else:
-            blocks.append(Missing("ratios to normalised performance: they take 2 probed runs of a label, and scores to normalise by."))
+            blocks.append(
+                Missing(
+                    "ratios to normalised performance: they take 2 probed runs of a label, and scores to normalise by."
+                )
+            )
         return blocks
 
     def _cost(self) -> list[Block]:
@@ -265,8 +307,9 @@ class Report:
     def _configurations(self) -> list[Block]:
         blocks: list[Block] = [
             Text(
-                "These commands make the runs again with this version of meanq, below runs/ (add root=DIRECTORY for another "
-                "place; runs that are finished there are skipped). They follow from the recorded configurations."
+                "These commands make the runs again with this version of meanq, below runs/ (add root=DIRECTORY for "
+                "another place; runs that are finished there are skipped). They follow from the recorded "
+                "configurations."
             ),
             Lines([f"{made.label}: {made.text}" for made in self._made], "notes"),
         ]
@@ -281,16 +324,13 @@ class Report:
         return blocks
 
     def _row(
-        self, metric: str, y: str, group: str = "mean", of: str = "runs", runs: bool = False, average: bool = False
+        self, metric: str, y: str, of: str = "runs", runs: bool = False, labels: Iterable[str] | None = None
     ) -> ChartRow | None:
-        charts = self._curves.draw(metric, y, group, runs, average)
-        for chart in charts:
-            chart.of = "games" if chart.env == AVERAGE else of
+        charts = self._curves.draw(metric, y, of, runs, labels)
         return ChartRow(y, charts) if charts else None
 
-    def _figure(
-        self, name: str, title: str, caption: str, rows: Sequence[ChartRow | None], reason: str
-    ) -> list[Block]:
+    def _figure(self, name: str, title: str, caption: str, rows: Sequence[ChartRow | None], reason: str) -> list[Block]:
+        """Interactive, with the files of the static figure of the same name."""
         present = [row for row in rows if row is not None]
         if not present:
             return [Missing(reason)]
@@ -298,10 +338,14 @@ class Report:
         if len(envs) == 1 and len(present) > 1:  # one game: side by side, under the name of what they show
             charts = [replace(chart, title=row.title) for row in present for chart in row.charts]
             present = [ChartRow(f"{charts[0].env}", charts)]
-        return [FigureBlock(name, title, caption, present, self._commands([env for env in envs if env]))]
+        made = self._commands([env for env in envs if env] or self._found.envs)
+        return [FigureBlock(name, title, caption, present, made, self._files(name))]
+
+    def _files(self, name: str) -> list[str]:
+        return [f"figures/{name}.{kind}" for kind in ("svg", "png", "csv")] if name in self._drawn else []
 
     @cached_property
-    def _made(self) -> list:
+    def _made(self) -> list[Command]:
         return commands(self._found)
 
     def _commands(self, envs: Sequence[str]) -> list[str]:

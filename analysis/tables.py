@@ -97,7 +97,9 @@ def cost(found: RunSet) -> pd.DataFrame:
 def undefined_ratios(metrics: Metrics) -> pd.DataFrame:
     """How many ratios to normalised performance are empty, by game and label; no row where there are no ratios."""
     table = metrics.table
-    ratios = table[table["metric"].isin(["normalised_std", "normalised_jensen_gap"]) & ~table["group"].isin(["mean", "std"])]
+    ratios = table[
+        table["metric"].isin(["normalised_std", "normalised_jensen_gap"]) & ~table["group"].isin(["mean", "std"])
+    ]
     counted = ratios.assign(empty=ratios["value"].isna()).groupby(["env", "algo"])["empty"].agg(["size", "sum"])
     counted = counted.reset_index().rename(columns={"env": "game", "algo": "label", "size": "ratios", "sum": "empty"})
     return counted.assign(share=counted["empty"] / counted["ratios"])

@@ -1,7 +1,7 @@
 """How long a report takes: python -m benchmarks.report [--help].
 
-A made-up study of 4 games, 10 methods and 5 seeds is written to a temporary directory, then reported in a process of its
-own, as a user would.
+A made-up study of 4 games, 10 methods and 5 seeds is written to a temporary directory, then reported in a process of
+its own, as a user would.
 """
 
 import argparse
@@ -18,8 +18,16 @@ from tests.synthetic_runs import gaussian_q, write_run
 
 GAMES = {"asterix": 8503.3, "bank_heist": 753.1, "hero": 30826.4, "seaquest": 42055.0}  # human scores
 METHODS = {  # members
-    **{"dqn": 1, "dqn_no_target": 1, "avg_dqn": 1, "ens_dqn": 5, "meanq": 5, "meanq_no_target": 5},
-    **{"rainbow": 1, "rainbow_large": 1, "rainbow_more_updates": 1, "meanq_rainbow": 5},
+    "dqn": 1,
+    "dqn_no_target": 1,
+    "avg_dqn": 1,
+    "ens_dqn": 5,
+    "meanq": 5,
+    "meanq_no_target": 5,
+    "rainbow": 1,
+    "rainbow_large": 1,
+    "rainbow_more_updates": 1,
+    "meanq_rainbow": 5,
 }
 STATES, ACTIONS, EPISODES, EVALUATIONS, TOTAL = 50, 6, 20, 20, 100_000
 
@@ -34,7 +42,10 @@ def write_study(root: Path, games: int = len(GAMES), seeds: int = 5) -> int:
         shape = 1 - np.exp(-np.arange(1, EVALUATIONS + 1) / 6)
         returns = {s: skill * x * generator.uniform(0.8, 1.2, EPISODES) for s, x in zip(steps, shape, strict=True)}
         values = {s: 2 + 3 * x + generator.normal(0, 0.2) for s, x in zip(steps, shape, strict=True)}
-        q = {s: gaussian_q(generator, STATES, members, ACTIONS, 0.3, 0.5, 2 + 3 * x) for s, x in zip(steps, shape, strict=True)}
+        q = {
+            s: gaussian_q(generator, STATES, members, ACTIONS, 0.3, 0.5, 2 + 3 * x)
+            for s, x in zip(steps, shape, strict=True)
+        }
         overrides = {"env.kind": "atari", "env.reference_score": GAMES[env], "env.id": env, "network.name": "nature"}
         write_run(
             root, env, label, seed, returns, values, discounted=2.0 + 0.3 * number, q=q,

@@ -4,7 +4,8 @@
   const byLabel = new Map(looks.map((look) => [look.label, look]));
   const hidden = new Set();
   let game = "";
-  const drawn = new Map(); // element -> the label of each of its traces
+  let cited = false;
+  const drawn = new Map(); // element -> the label of each of its traces; null: of the paper
 
   // plotly reads a little HTML in text; labels come from files and are to be shown as they are.
   const plain = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
@@ -78,6 +79,15 @@
         labels.push(series.label);
       }
     }
+    const lengths = chart.series.flatMap((series) => series.x);
+    for (const line of chart.cited) {
+      traces.push({
+        type: "scatter", mode: "lines", showlegend: false, visible: cited, meta: [plain(line.name)],
+        x: [0, Math.max(line.step, ...lengths) / 2, Math.max(line.step, ...lengths)], y: [line.y, line.y, line.y],
+        line: { color: line.colour, width: 1.5, dash: "2px,3px" }, hovertemplate: "%{meta[0]}: %{y:.4~g}<extra></extra>",
+      });
+      labels.push(null);
+    }
     drawn.set(element, labels);
     const axis = { automargin: true, gridcolor: "#e5e8ec", zerolinecolor: "#8c959f", linecolor: "#8c959f", ticks: "outside", tickcolor: "#8c959f" };
     const steps = chart.x === "interactions" ? { tickformat: "~s", rangemode: "tozero" } : {};
@@ -93,12 +103,13 @@
   }
 
   function apply() {
-    for (const chip of document.querySelectorAll(".chip")) chip.setAttribute("aria-pressed", String(!hidden.has(chip.dataset.label)));
+    for (const chip of document.querySelectorAll(".chip[data-label]")) chip.setAttribute("aria-pressed", String(!hidden.has(chip.dataset.label)));
+    document.getElementById("cited")?.setAttribute("aria-pressed", String(cited));
     for (const entry of document.querySelectorAll("[data-env], tr[data-label], .legend [data-label]")) {
       const { env, label } = entry.dataset;
       entry.hidden = (game !== "" && env !== undefined && env !== game) || (label !== undefined && hidden.has(label));
     }
-    for (const [element, labels] of drawn) Plotly.restyle(element, { visible: labels.map((label) => !hidden.has(label)) });
+    for (const [element, labels] of drawn) Plotly.restyle(element, { visible: labels.map((label) => (label === null ? cited : !hidden.has(label))) });
   }
 
   function toggle(label) {
@@ -131,11 +142,12 @@
     body.append(...keyed.map((entry) => entry.row));
   }
 
-  for (const chip of document.querySelectorAll(".chip")) {
+  for (const chip of document.querySelectorAll(".chip[data-label]")) {
     chip.addEventListener("click", () => toggle(chip.dataset.label));
     chip.addEventListener("dblclick", () => only(chip.dataset.label));
   }
   document.getElementById("all")?.addEventListener("click", () => { hidden.clear(); apply(); });
+  document.getElementById("cited")?.addEventListener("click", () => { cited = !cited; apply(); });
   document.getElementById("game")?.addEventListener("change", (event) => { game = event.target.value; apply(); });
   for (const table of document.querySelectorAll("table.sortable")) {
     table.querySelectorAll("th button").forEach((button, column) => button.addEventListener("click", () => sort(table, column, button)));
