@@ -26,6 +26,7 @@ _MARKERS = {
     ">": "triangle-right",
 }
 _LINE_WIDTH = 2
+NAN = float("nan")
 
 
 @dataclass
@@ -93,27 +94,28 @@ class Curves:
 
 def _series(label: str, part: pd.DataFrame, runs: bool) -> dict[str, Any] | None:
     """None where there is nothing to see. A step without a mean is a gap."""
-    part = part[part["group"] != "std"] if not runs else part
-    steps = part["step"].unique()
-    by_group = {str(group): rows.set_index("step") for group, rows in part.groupby("group", sort=False)}
-    middle = by_group.get("mean", by_group.get("all"))
+    columns = (part[name].tolist() for name in ("group", "step", "value", "n"))
+    by_group: dict[str, dict[int, tuple[float, int]]] = {}
+    for group, step, value, n in zip(*columns, strict=True):
+        by_group.setdefault(group, {})[step] = (value, n)
+    steps = part["step"].unique().tolist()
+    means = by_group.get("mean", by_group.get("all", {}))
+    middle = [means.get(step, (NAN, 0)) for step in steps]
+    found: dict[str, Any] = {
+        "label": label,
+        "x": steps,
+        "y": rounded(y for y, _ in middle),
+        "n": [n for _, n in middle],
+    }
     seeds = [group for group in by_group if group.startswith("seed_")] if runs else []
-    if middle is None and not seeds:
-        return None
-    found: dict[str, Any] = {"label": label, "x": steps.tolist()}
-    if middle is None:
-        found |= {"y": [None] * len(steps), "n": [0] * len(steps)}
-    else:
-        mean = middle["value"].reindex(steps)
-        found |= {"y": rounded(mean), "n": middle["n"].reindex(steps).fillna(0).astype(int).tolist()}
-        if runs and "std" in by_group:
-            spread = by_group["std"]["value"].reindex(steps)
-            found |= {"low": rounded(mean - spread), "high": rounded(mean + spread)}
-    if runs:
+    if seeds:
+        spread = [by_group.get("std", {}).get(step, (NAN, 0))[0] for step in steps]
+        found["low"] = rounded(y - s for (y, _), s in zip(middle, spread, strict=True))
+        found["high"] = rounded(y + s for (y, _), s in zip(middle, spread, strict=True))
         found["runs"] = [
-            {"seed": seed.removeprefix("seed_"), "x": rows.index.tolist(), "y": rounded(rows["value"])}
+            {"seed": seed.removeprefix("seed_"), "x": list(run), "y": rounded(y for y, _ in run.values())}
             for seed in seeds
-            for rows in [by_group[seed]]
+            for run in [by_group[seed]]
         ]
     return found if seeds or any(value is not None for value in found["y"]) else None
 

@@ -23,6 +23,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +123,19 @@ def jensen_gap(q: np.ndarray) -> float:
 
 def clearly_positive(scores: np.ndarray) -> bool:
     """Whether the 95% interval of the mean (Student's t over the runs) lies above zero."""
-    from scipy import stats
-
     count = len(scores)
     if count < 2 or not np.isfinite(scores).all():
         return False
     error = scores.std(ddof=1) / np.sqrt(count)
-    return bool(scores.mean() - stats.t.ppf(0.975, count - 1) * error > 0)
+    return bool(scores.mean() - _student(count - 1) * error > 0)
+
+
+@cache
+def _student(freedom: int) -> float:
+    """The 97.5% quantile of Student's distribution."""
+    from scipy import stats
+
+    return float(stats.t.ppf(0.975, freedom))
 
 
 @dataclass(frozen=True)
