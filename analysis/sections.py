@@ -1,5 +1,6 @@
 """What the report says, section by section. One without data says why."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -120,7 +121,9 @@ class Report:
         if not wrong and not skipped and not self._found.notes:
             blocks.append(Text(f"All {len(self._found.runs)} runs are finished, and no directory was skipped."))
         if skipped or self._found.notes:
-            blocks.append(Lines([*skipped, *self._found.notes], "problems"))
+            failed = [note for note in self._found.notes if ": failed, evaluated" in note]
+            others = [note for note in self._found.notes if note not in failed]
+            blocks.append(Lines([*failed, *skipped, *others], "problems"))
         for run in wrong:
             if isinstance(run.status.get("traceback"), str):
                 blocks.append(Source(f"Traceback of {run.directory}", run.status["traceback"]))
@@ -217,11 +220,29 @@ class Report:
 
     def _aggregates(self) -> list[Block]:
         try:
-            scores = collect(self._found, labels=list(self._styles))
+            scores = self._scores()
         except AnalysisError as error:
             return [Missing(f"{error}.")]
         self._notes += scores.notes
         return [*self._aggregate_blocks(scores), *self._improvement_blocks(scores)]
+
+    def _scores(self) -> Scores:
+        """Of all labels; where no game has them all, of those that the game with the most of them has."""
+        try:
+            return collect(self._found, labels=list(self._styles))
+        except AnalysisError:
+            by_env: dict[str, list[str]] = {}
+            for label in self._styles:
+                with contextlib.suppress(AnalysisError):
+                    for env in collect(self._found, labels=[label]).envs:
+                        by_env.setdefault(env, []).append(label)
+            if not by_env:
+                raise AnalysisError("no run has a score, at its end, that can be normalised") from None
+            chosen = max(by_env.values(), key=len)
+            scores = collect(self._found, labels=chosen)
+            left_out = ", ".join(label for label in self._styles if label not in chosen)
+            scores.notes.append(f"aggregates are without {left_out}: no score at the end of runs in {scores.envs[0]}")
+            return scores
 
     def _aggregate_blocks(self, scores: Scores) -> list[Block]:
         games = ", ".join(f"{env} at step {step:,}" for env, step in scores.steps.items())

@@ -16,11 +16,30 @@ from tests.synthetic_runs import write_run
 SWEEPS = {
     "as the paper": ["algo=dqn,meanq_rainbow", "env=seaquest,minatar/breakout", "seed=0-2"],
     "a study": ["+study=techniques", "scale=minatar", "seed=0-1"],
-    "overrides": ["algo=meanq", "env=hero", "algo.ensemble_size=3,10", "algo.target_network=null", "seed=4", "threads=2"],
+    "overrides": [
+        "algo=meanq",
+        "env=hero",
+        "algo.ensemble_size=3,10",
+        "algo.target_network=null",
+        "seed=4",
+        "threads=2",
+    ],
     "a technique less": ["algo=rainbow,meanq_rainbow", "env=asterix", "algo.noisy=false", "network=nature"],
-    "text": ["algo=meanq", "env=chain", "env.options.reward_noise=0.5", "algo.bootstrap=statistics.mean", "study='it is'"],
+    "text": [
+        "algo=meanq",
+        "env=chain",
+        "env.options.reward_noise=0.5",
+        "algo.bootstrap=statistics.mean",
+        "study='it is'",
+    ],
     "gymnasium": ["algo=dqn", "env=gymnasium", "env.id=CartPole-v1", "total_steps=3000", "label=a b"],
-    "of one's own": ["env=custom", "env.kind=meanq.envs.chain.Chain", "env.name=corridor", "+env.options.length=4", "algo=maxmin"],
+    "of one's own": [
+        "env=custom",
+        "env.kind=meanq.envs.chain.Chain",
+        "env.name=corridor",
+        "+env.options.length=4",
+        "algo=maxmin",
+    ],
     "a list": ["env=chain", "network.dense=[7,5]", "network.hidden=9", "evaluation.every=50"],
 }
 
