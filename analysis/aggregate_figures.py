@@ -38,7 +38,7 @@ def draw_aggregates(table: pd.DataFrame, looks: Mapping[str, Style]) -> tuple[Fi
     """A panel per aggregate, a line per label."""
     labels = [label for label in looks if label in set(table["label"])]
     names = [looks[label].name for label in labels]
-    sheet = Sheet(1, len(AGGREGATES), [], height=ROW * len(labels) + 0.1, left=_room_for(names))
+    sheet = Sheet(1, len(AGGREGATES), height=ROW * len(labels) + 0.1, left=_room_for(names))
     for i, (metric, name) in enumerate(AGGREGATES.items()):
         axis = sheet.panel(0, i)
         rows = table[table["metric"] == metric].set_index("label").loc[labels]
@@ -77,7 +77,7 @@ def draw_profiles(table: pd.DataFrame, looks: Mapping[str, Style]) -> tuple[Figu
 def draw_improvements(table: pd.DataFrame, looks: Mapping[str, Style]) -> tuple[Figure, str]:
     """A line per pair."""
     names = [f"{looks[a].name} > {looks[b].name}" for a, b in zip(table["label"], table["other"], strict=True)]
-    sheet = Sheet(1, 1, [], height=ROW * len(table) + 0.1, left=_room_for(names), panel_width=2.0)
+    sheet = Sheet(1, 1, height=ROW * len(table) + 0.1, left=_room_for(names), panel_width=2.0)
     axis = sheet.panel(0, 0)
     axis.axvline(0.5, color="#999999", linewidth=0.8, zorder=1)
     _draw_intervals(axis, table, [looks[label] for label in table["label"]], names)

@@ -54,11 +54,10 @@ def draw_learning_curves(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str
     from_paper = table[table["group"] == CITED]
     shown = _shown(curves, looks)
     legend = [(style, style.name) for style in shown.values()]
-    for label in from_paper["algo"].drop_duplicates():
-        style = cited(*label.split(" "))
-        legend.append((style, f"{style.name} (cited)"))
+    cited_styles = [cited(*label.split(" ")) for label in from_paper["algo"].drop_duplicates()]
     rows, columns = grid_shape(len(envs))
-    sheet = Sheet(rows, columns, legend)
+    titles = [game_name(env) if env != AVERAGE else "Average, normalised" for env in envs]
+    sheet = Sheet(rows, columns, legend, [(style, f"{style.name} (cited)") for style in cited_styles], titles=titles)
     said: list[str] = []
     for i, env in enumerate(envs):
         metric = "return" if env != AVERAGE else "normalised_return"
@@ -69,7 +68,7 @@ def draw_learning_curves(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str
             for label, step, score in of_game[["algo", "step", "value"]].itertuples(index=False)
         ]
         said += _draw_panel(axis, curves, env, metric, shown, lines)
-        axis.set_title(game_name(env) if env != AVERAGE else "Average, normalised")
+        axis.set_title(sheet.titles[titles[i]])
         if i + columns >= len(envs):
             axis.set_xlabel("interactions")
         if i % columns == 0:
@@ -149,7 +148,8 @@ def _draw_rows(table: pd.DataFrame, looks: Looks, names: Mapping[str, str]) -> t
         places = {(metric, envs[0]): (i // columns, i % columns) for i, metric in enumerate(metrics)}
     else:
         rows, columns = len(metrics), len(envs)
-        sheet = Sheet(rows, columns, legend, titles="first row")
+        titles = [game_name(env) if env != AVERAGE else "Average" for env in envs]
+        sheet = Sheet(rows, columns, legend, titles=titles, titles_above="first row")
         places = {(metric, env): (i, j) for i, metric in enumerate(metrics) for j, env in enumerate(envs)}
     if AVERAGE in envs:  # a metric that has a unit of its own in each game has no average
         averaged = {
@@ -172,7 +172,7 @@ def _draw_rows(table: pd.DataFrame, looks: Looks, names: Mapping[str, str]) -> t
             axis.set_xlabel(f"interactions{where}" if row == lowest[column] else "")
             continue
         if row == 0:
-            axis.set_title(game_name(env) if env != AVERAGE else "Average")
+            axis.set_title(sheet.titles[titles[column]])
         if note:
             axis.set_title(note, loc="right", fontsize=6, color="#555555", pad=1)
         if column == 0:
@@ -251,4 +251,4 @@ def _all_positive(curves: Curves, metric: str) -> bool:
 
 def _about_average(games: int, what: str, band: bool = True) -> str:
     spread = " (band: one standard deviation of a mean of one run, or group of runs, per game)" if band else ""
-    return f"Average: over {games} games{spread}; {what}."
+    return f"Average: over {games} games, where all have a number{spread}; {what}."

@@ -26,7 +26,7 @@ FONT = 7.0  # points
 INCH = 72  # points
 LEFT, RIGHT, BOTTOM, TOP = 0.5, 0.16, 0.36, 0.2  # margins around the panels, in inches
 GAP_X, GAP_Y = 0.42, 0.34
-LEGEND_LINE = 0.133
+LEGEND_LINE, TITLE_LINE = 0.133, 0.125
 MARKERS_PER_CURVE = 6
 FAR = 8  # times as large as the median of the others': a curve that would hide them is cut off, and said to be
 SETTINGS: dict[str, Any] = {
@@ -65,44 +65,47 @@ def settings() -> AbstractContextManager[None]:
 
 
 def grid_shape(count: int) -> tuple[int, int]:
-    """Rows and columns for so many panels: one row up to 5, then 4 to 6 columns with the fewest places left over."""
+    """Rows and columns for so many panels: one row up to 5, then few columns with the fewest places left over."""
     if count <= 5:
         return 1, count
-    columns = min((5, 4, 6), key=lambda columns: -count % columns)
+    columns = min((5, 4, 3) if count < 10 else (5, 4), key=lambda columns: -count % columns)
     return -(-count // columns), columns
 
 
 class Sheet:
-    """A figure with places for panels, [rows, columns], below a legend. A panel is made where it is asked for."""
+    """A figure with places for panels, [rows, columns], below its legends. A panel is made where it is asked for."""
 
     def __init__(
         self,
         rows: int,
         columns: int,
-        legend: Sequence[tuple[Style, str]],
+        *legends: Sequence[tuple[Style, str]],
         height: float | None = None,
         left: float = LEFT,
         panel_width: float | None = None,
-        titles: str = "each row",
+        titles: Sequence[str] = (),
+        titles_above: str = "each row",
     ) -> None:
-        """Sizes in inches; `titles`: whether there is room for them above `each row`, or above the `first row`."""
+        """Sizes in inches; `titles`: those that panels will have; `titles_above`: each row, or the first row only."""
         from matplotlib.figure import Figure
 
         self.rows, self.columns = rows, columns
         self.width = PAGE if columns > 1 else COLUMN
         self.left = left
-        self.gap_y = GAP_Y if titles == "each row" else GAP_Y / 2
         if panel_width is not None:
             self.width = left + RIGHT + columns * panel_width + GAP_X * (columns - 1)
         self.panel_width = (self.width - left - RIGHT - GAP_X * (columns - 1)) / columns
         self.panel_height = height if height is not None else min(max(0.72 * self.panel_width, 0.95), 1.9)
-        entries, self.legend_columns = _fit_legend(legend, self.width - 0.1)
-        lines = -(-len(entries) // self.legend_columns) if entries else 0
-        self.top = TOP + (LEGEND_LINE * lines + 0.06 if lines else 0)
+        self.titles = {title: self._wrapped(title) for title in titles}
+        extra = TITLE_LINE if any("\n" in title for title in self.titles.values()) else 0.0
+        self.gap_y = GAP_Y + extra if titles_above == "each row" else GAP_Y / 2
+        fitted = [_fit_legend(legend, self.width - 0.1) for legend in legends if legend]
+        lines = [-(-len(entries) // side_by_side) for entries, side_by_side in fitted]
+        self.top = TOP + extra + (LEGEND_LINE * sum(lines) + 0.06 if lines else 0)
         self.height = self.top + rows * self.panel_height + (rows - 1) * self.gap_y + BOTTOM
         self.figure: Figure = Figure(figsize=(self.width, self.height))
-        if entries:
-            self._add_legend(entries)
+        for i, (entries, side_by_side) in enumerate(fitted):
+            self._add_legend(entries, side_by_side, 0.03 + LEGEND_LINE * sum(lines[:i]))
 
     def panel(self, row: int, column: int) -> Axes:
         """The axes of this place."""
@@ -111,7 +114,16 @@ class Sheet:
         size = self.panel_width / self.width, self.panel_height / self.height
         return self.figure.add_axes((x / self.width, y / self.height, *size))
 
-    def _add_legend(self, entries: Sequence[tuple[Style, str]]) -> None:
+    def _wrapped(self, title: str) -> str:
+        """In two lines where it would run into the next one, or out of the figure."""
+        room = self.panel_width + (GAP_X if self.columns < 2 else 2 * min(GAP_X / 2, RIGHT)) - 0.06
+        spaces = [i for i, letter in enumerate(title) if letter == " "]
+        if not spaces or text_width(title, FONT + 0.5) <= room:
+            return title
+        middle = min(spaces, key=lambda i: abs(i - len(title) / 2))
+        return f"{title[:middle]}\n{title[middle + 1 :]}"
+
+    def _add_legend(self, entries: Sequence[tuple[Style, str]], columns: int, down: float) -> None:
         from matplotlib.lines import Line2D
 
         handles = [Line2D([], [], **look(style)) for style, _ in entries]
@@ -119,8 +131,8 @@ class Sheet:
             handles,
             [name for _, name in entries],
             loc="upper center",
-            bbox_to_anchor=(0.5, 1 - 0.03 / self.height),
-            ncols=self.legend_columns,
+            bbox_to_anchor=(0.5, 1 - down / self.height),
+            ncols=columns,
             borderpad=0,
             borderaxespad=0,
             handlelength=2.6,
@@ -131,10 +143,10 @@ class Sheet:
 
 
 def text_width(text: str, size: float = FONT) -> float:
-    """In inches."""
+    """In inches; a little more than it is, because pixels make it wider in a PNG."""
     from matplotlib.textpath import TextPath
 
-    return float(TextPath((0, 0), text, size=size).get_extents().width) / INCH if text.strip() else 0.0
+    return 1.07 * float(TextPath((0, 0), text, size=size).get_extents().width) / INCH if text.strip() else 0.0
 
 
 def _fit_legend(entries: Sequence[tuple[Style, str]], width: float) -> tuple[list[tuple[Style, str]], int]:
@@ -179,13 +191,14 @@ def ticks(axis: Axes, x: int = 4, y: int = 4) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     for which, count in ((axis.xaxis, x), (axis.yaxis, y)):
-        if which.get_scale() == "log":
-            low, high = which.get_view_interval()
+        low, high = which.get_view_interval()
+        if which.get_scale() == "log" and high > 4 * low:
             fine = (1, 2, 5) if high < 30 * low else (1, 3) if high < 300 * low else (1,)
             which.set_major_locator(LogLocator(subs=fine, numticks=99 if high < 1e4 * low else count))
             which.set_minor_locator(NullLocator())
         else:
             which.set_major_locator(MaxNLocator(count, steps=[1, 2, 2.5, 5, 10]))
+            which.set_minor_locator(NullLocator())
         which.set_major_formatter(FuncFormatter(compact))
 
 

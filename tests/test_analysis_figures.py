@@ -72,6 +72,7 @@ def panel(figure: Figure, title: str) -> Axes:
 
 def shown_text(figure: Figure) -> dict[str, Bbox]:
     """What is written, and where, in pixels; ticks outside of the axes are not."""
+    figure.set_dpi(150)  # as it is saved: letters have whole pixels
     canvas = FigureCanvasAgg(figure)
     with settings():
         canvas.draw()
@@ -300,7 +301,7 @@ def test_a_curve_that_would_hide_the_others_is_cut_off_and_named(tmp_path: Path)
         (["minatar_space_invaders", "minatar_breakout"], SIX),
         (GAMES[:3], ["rainbow", "rainbow_large", "meanq_rainbow"]),
         (["asterix", "bank_heist", "hero", "seaquest"], MANY),
-        (GAMES[:5], SIX),
+        ([f"minatar_{name}" for name in ("asterix", "breakout", "freeway", "seaquest", "space_invaders")], SIX),
         (GAMES[:7], ["dqn", "meanq"]),
         (GAMES, ["rainbow", "sunrise", "meanq_rainbow"]),
     ],
@@ -382,7 +383,8 @@ def test_what_is_wrong_with_the_command_is_one_line(tmp_path: Path, capsys: pyte
 
 
 def test_shapes_and_numbers() -> None:
-    assert [grid_shape(count) for count in (1, 3, 5, 7, 8, 27)] == [(1, 1), (1, 3), (1, 5), (2, 4), (2, 4), (7, 4)]
+    shapes = {1: (1, 1), 3: (1, 3), 5: (1, 5), 6: (2, 3), 7: (2, 4), 8: (2, 4), 26: (7, 4), 27: (7, 4)}
+    assert {count: grid_shape(count) for count in shapes} == shapes
     assert all(rows * columns - count < columns for count in range(1, 40) for rows, columns in [grid_shape(count)])
     numbers = {0: "0", 0.05: "0.05", 7: "7", 2500: "2.5K", 1e6: "1M", -20_000: "-20K", 1e-4: "1e-4", 2.5e-5: "2.5e-5"}
     assert {value: compact(value) for value in numbers} == numbers
