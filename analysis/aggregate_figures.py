@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from analysis.figure_tables import Curve, number_of_runs
 from analysis.palette import Style, order
-from analysis.panels import FONT, LEFT, Sheet, draw_curve, text_width, ticks
+from analysis.panels import FONT, LEFT, Sheet, draw_bands, draw_curves, look, text_width, ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,17 +38,17 @@ def draw_aggregates(table: pd.DataFrame, looks: Mapping[str, Style]) -> tuple[Fi
     """A panel per aggregate, a line per label."""
     labels = [label for label in looks if label in set(table["label"])]
     names = [looks[label].name for label in labels]
-    sheet = Sheet(1, len(AGGREGATES), [], height=ROW * len(labels) + 0.1, left=_room_for(names))
+    sheet = Sheet(1, len(AGGREGATES), height=ROW * len(labels) + 0.1, left=_room_for(names))
     for i, (metric, name) in enumerate(AGGREGATES.items()):
         axis = sheet.panel(0, i)
         rows = table[table["metric"] == metric].set_index("label").loc[labels]
         _draw_intervals(axis, rows, [looks[label] for label in labels], names if i == 0 else [])
         axis.set_title(name)
         axis.set_xlabel("normalised score")
-    games, low, high = int(table["games"].max()), int(table["runs"].min()), int(table["runs"].max())
-    runs = f"{low}" if low == high else f"{low} to {high}"
+    games = int(table["games"].max())
     return sheet.figure, (
-        f"Normalised returns at step {table['steps'].iloc[0]} in {games} game{'s' * (games > 1)}, {runs} runs of each: "
+        f"Normalised returns at step {table['steps'].iloc[0]} in {games} game{'s' * (games > 1)}, "
+        f"{number_of_runs(table['runs'])} in a game: "
         "interquartile mean, median of the games' means, mean, and optimality gap (how far below 1 on average; less is "
         f"better). {INTERVALS}"
     )
@@ -58,38 +59,34 @@ def draw_profiles(table: pd.DataFrame, looks: Mapping[str, Style]) -> tuple[Figu
     shown = {label: style for label, style in looks.items() if label in set(table["label"])}
     sheet = Sheet(1, 1, [(style, style.name) for style in shown.values()])
     axis = sheet.panel(0, 0)
-    for i, (label, style) in enumerate(shown.items()):
-        rows = table[table["label"] == label]
-        threshold, value = rows["threshold"].to_numpy(float), rows["value"].to_numpy(float)
-        low, high = rows["low"].to_numpy(float), rows["high"].to_numpy(float)
-        if np.isfinite(low).any():
-            axis.fill_between(threshold, low, high, color=style.colour, alpha=0.14, linewidth=0)
-        draw_curve(axis, style, threshold, value, np.full(len(value), np.nan), shift=i)
+    rows = {label: table[table["label"] == label] for label in shown}
+    lines = {label: part[["threshold", "value", "low", "high"]].to_numpy(float).T for label, part in rows.items()}
+    draw_bands(axis, [(shown[label], x, low, high) for label, (x, _, low, high) in lines.items()])
+    draw_curves(axis, [(shown[label], Curve(x, value, x * np.nan, [])) for label, (x, value, _, _) in lines.items()])
     axis.set_xlim(0, float(table["threshold"].max()))
     axis.set_ylim(0, 1.02)
     ticks(axis)
     axis.set_xlabel("normalised score")
     axis.set_ylabel("share of runs above it")
-    low, high = int(table["runs"].min()), int(table["runs"].max())
-    runs = f"{low}" if low == high else f"{low} to {high}"
     return sheet.figure, (
-        f"The share of runs, over all games, whose normalised return at step {table['steps'].iloc[0]} is above a score; "
-        f"{runs} runs of each label. Bands: {INTERVALS[len('Intervals: ') :]}"
+        f"The share of runs, over all games, whose normalised return at step {table['steps'].iloc[0]} is above a "
+        f"score; {number_of_runs(table['runs'])}, all games together. {INTERVALS}"
     )
 
 
 def draw_improvements(table: pd.DataFrame, looks: Mapping[str, Style]) -> tuple[Figure, str]:
     """A line per pair."""
     names = [f"{looks[a].name} > {looks[b].name}" for a, b in zip(table["label"], table["other"], strict=True)]
-    sheet = Sheet(1, 1, [], height=ROW * len(table) + 0.1, left=_room_for(names), panel_width=2.0)
+    sheet = Sheet(1, 1, height=ROW * len(table) + 0.1, left=_room_for(names), panel_width=2.0)
     axis = sheet.panel(0, 0)
     axis.axvline(0.5, color="#999999", linewidth=0.8, zorder=1)
     _draw_intervals(axis, table, [looks[label] for label in table["label"]], names)
     axis.set_xlim(-0.02, 1.02)
     axis.set_xlabel("probability of improvement")
+    games = int(table["games"].iloc[0])
     return sheet.figure, (
-        f"How likely a run of the first label has a higher return at step {table['steps'].iloc[0]} than one of the second, "
-        f"mean over {int(table['games'].iloc[0])} games; ties count half. {INTERVALS}"
+        f"How likely a run of the first label has a higher return at step {table['steps'].iloc[0]} than one of the "
+        f"second, mean over {games} game{'s' * (games > 1)}; ties count half. {INTERVALS}"
     )
 
 
@@ -97,7 +94,7 @@ def _draw_intervals(axis: Axes, rows: pd.DataFrame, styles: Sequence[Style], nam
     for i, (style, value, low, high) in enumerate(zip(styles, rows["value"], rows["low"], rows["high"], strict=True)):
         if np.isfinite(low) and np.isfinite(high):
             axis.plot([low, high], [i, i], color=style.colour, linewidth=2.5, alpha=0.35, solid_capstyle="butt")
-        axis.plot([value], [i], color=style.colour, marker=style.marker, markersize=4.5)
+        axis.plot([value], [i], **{**look(style), "markersize": 7 if style.marker == "*" else 4.5})
     axis.set_ylim(len(styles) - 0.4, -0.6)
     ticks(axis, x=3)
     axis.set_yticks(range(len(styles)), labels=list(names) if names else [""] * len(styles))

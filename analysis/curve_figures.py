@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from analysis.figure_tables import AVERAGE, CITED, Curve, count_runs, game_name, read_curves, what_is_missing
 from analysis.metrics import DEFAULT_BIAS
 from analysis.palette import Style, cited
-from analysis.panels import Sheet, draw_curve, grid_shape, limits, look, ticks
+from analysis.panels import Sheet, draw_curves, grid_shape, limits, look, ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +27,7 @@ STUDY_ROWS = {
     "jensen_gap": "Jensen gap",
 }
 STUDY_AVERAGES = ["normalised_return", f"bias_{DEFAULT_BIAS}", "normalised_std", "normalised_jensen_gap"]
+SPREADS = ("normalised_std", "normalised_jensen_gap", "std", "jensen_gap")
 MECHANISM_ROWS = {
     "member_correlation": "correlation",
     "effective_size": "effective size",
@@ -35,9 +37,11 @@ MECHANISM_ROWS = {
     "effective_size_true": "effective size (Q*)",
 }
 MECHANISM_AVERAGES = ["member_correlation", "effective_size"]
+ONE_RUN = "1 run of each label"
+SPREAD_OF_RUNS = "one standard deviation over them (band), every run (faded)"
 PAPERS_READING = (
-    "The paper's reading: a five times larger model is no better than Rainbow, five times the updates are worse, and both "
-    "together are no better either, so neither explains what MeanQ gains."
+    "The paper's reading: a five times larger model is no better than Rainbow, five times the updates are worse, and "
+    "both together are no better either, so neither explains what MeanQ gains."
 )
 
 Looks = Mapping[str, Style]
@@ -50,11 +54,10 @@ def draw_learning_curves(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str
     from_paper = table[table["group"] == CITED]
     shown = _shown(curves, looks)
     legend = [(style, style.name) for style in shown.values()]
-    for label in from_paper["algo"].drop_duplicates():
-        style = cited(*label.split(" "))
-        legend.append((style, f"{style.name} (cited)"))
+    cited_styles = [cited(*label.split(" ")) for label in from_paper["algo"].drop_duplicates()]
     rows, columns = grid_shape(len(envs))
-    sheet = Sheet(rows, columns, legend)
+    titles = [game_name(env) if env != AVERAGE else "Average, normalised" for env in envs]
+    sheet = Sheet(rows, columns, legend, [(style, f"{style.name} (cited)") for style in cited_styles], titles=titles)
     said: list[str] = []
     for i, env in enumerate(envs):
         metric = "return" if env != AVERAGE else "normalised_return"
@@ -65,14 +68,16 @@ def draw_learning_curves(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str
             for label, step, score in of_game[["algo", "step", "value"]].itertuples(index=False)
         ]
         said += _draw_panel(axis, curves, env, metric, shown, lines)
-        axis.set_title(game_name(env) if env != AVERAGE else "Average, normalised")
+        axis.set_title(sheet.titles[titles[i]])
         if i + columns >= len(envs):
             axis.set_xlabel("interactions")
         if i % columns == 0:
             axis.set_ylabel("return")
+    runs = count_runs(table)
     sentences = [
-        "Return of greedy episodes: mean over runs (line), one standard deviation (band), every run (faded).",
-        f"{count_runs(table).capitalize()}.",
+        f"Return of greedy episodes, {runs}."
+        if runs == ONE_RUN
+        else f"Return of greedy episodes: mean over runs (line), {SPREAD_OF_RUNS}. {runs}."
     ]
     if AVERAGE in envs:
         sentences.append(
@@ -93,17 +98,22 @@ def draw_study(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
     """A row per metric, a column per game and one for their average."""
     figure, sentences = _draw_rows(table, looks, STUDY_ROWS)
     games = table[table["env"] != AVERAGE]["env"].nunique() or int(table["n"].max())
-    about = (
-        "Return and bias, V(s0) minus the discounted return of clipped rewards: mean over runs (line), one standard "
-        "deviation (band), every run (faded). Standard deviation over runs of V(s0) and Jensen gap: over groups of 5 runs, "
-        "or all runs where there are fewer (band: standard deviation over groups, where there are several)"
-    )
-    normalised = ", divided by the normalised return." if "std" not in set(table["metric"]) else "."
-    if AVERAGE in set(table["env"]):
-        sentences.insert(0, _about_average(games, "its first row is the normalised return"))
+    shown = set(table["metric"])
+    about = ["Return, and bias: V(s0) minus the discounted return of rewards as learned from."]
+    if shown & {"normalised_std", "std"}:
+        about.append(
+            "Std of V(s0) over runs, and Jensen gap: of groups of 5 runs, or of all runs where there are fewer "
+            "(band: one standard deviation over groups, where there are several)"
+            + ("; divided by the normalised return." if "normalised_std" in shown else ".")
+        )
+    else:
+        about.append("No std and no gap: they need two runs of a label that were probed.")
     if set(table["env"]) != {AVERAGE}:
-        sentences.insert(0, f"{count_runs(table).capitalize()}.")
-    return figure, " ".join([about + normalised, *sentences])
+        runs = count_runs(table)
+        about.append(f"{runs}." if runs == ONE_RUN else f"Mean over runs (line), {SPREAD_OF_RUNS}. {runs}.")
+    if AVERAGE in set(table["env"]):
+        about.append(_about_average(games, "its first row is the normalised return"))
+    return figure, " ".join([*about, *sentences])
 
 
 def draw_mechanism(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
@@ -111,14 +121,14 @@ def draw_mechanism(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
     figure, sentences = _draw_rows(table, looks, MECHANISM_ROWS)
     about = (
         "Ensembles at the probe states: correlation of two members' errors; effective size, the variance of one member "
-        "over that of the ensemble's mean; the variance that all members of a run share; and that of each member alone. "
+        "over that of the ensemble's mean; the variance that all members of a run share; and that of a member alone. "
         "Estimates from all runs at once, without an interval."
     )
     games = table[table["env"] != AVERAGE]["env"].nunique() or int(table["n"].max())
     if AVERAGE in set(table["env"]):
         sentences.insert(0, _about_average(games, "of correlation and effective size only", band=False))
     if set(table["env"]) != {AVERAGE}:
-        sentences.insert(0, f"{count_runs(table).capitalize()}.")
+        sentences.insert(0, f"{count_runs(table)}.")
     return figure, " ".join([about, *sentences])
 
 
@@ -138,15 +148,20 @@ def _draw_rows(table: pd.DataFrame, looks: Looks, names: Mapping[str, str]) -> t
         places = {(metric, envs[0]): (i // columns, i % columns) for i, metric in enumerate(metrics)}
     else:
         rows, columns = len(metrics), len(envs)
-        sheet = Sheet(rows, columns, legend, titles="first row")
+        titles = [game_name(env) if env != AVERAGE else "Average" for env in envs]
+        sheet = Sheet(rows, columns, legend, titles=titles, titles_above="first row")
         places = {(metric, env): (i, j) for i, metric in enumerate(metrics) for j, env in enumerate(envs)}
+    if AVERAGE in envs:  # a metric that has a unit of its own in each game has no average
+        averaged = {
+            "return" if metric == "normalised_return" else metric for env, metric, _ in curves if env == AVERAGE
+        }
+        places = {key: place for key, place in places.items() if key[1] != AVERAGE or key[0] in averaged}
     lowest = {column: max(row for row, c in places.values() if c == column) for _, column in places.values()}
+    logarithmic = [metric for metric in SPREADS if _all_positive(curves, metric)]
     for (metric, env), (row, column) in places.items():
         measured = "normalised_return" if (env, metric) == (AVERAGE, "return") else metric
-        if env == AVERAGE and not any((AVERAGE, measured, label) in curves for label in shown):
-            continue
         axis = sheet.panel(row, column)
-        said += _draw_panel(axis, curves, env, measured, shown)
+        said += _draw_panel(axis, curves, env, measured, shown, logarithmic=metric in logarithmic)
         here = [curve for (e, m, _), curve in curves.items() if (e, m) == (env, measured)]
         undefined, ratios = sum(curve.undefined for curve in here), sum(curve.ratios for curve in here)
         note = f"{undefined} of {ratios} undefined" if undefined else ""
@@ -157,7 +172,7 @@ def _draw_rows(table: pd.DataFrame, looks: Looks, names: Mapping[str, str]) -> t
             axis.set_xlabel(f"interactions{where}" if row == lowest[column] else "")
             continue
         if row == 0:
-            axis.set_title(game_name(env) if env != AVERAGE else "Average")
+            axis.set_title(sheet.titles[titles[column]])
         if note:
             axis.set_title(note, loc="right", fontsize=6, color="#555555", pad=1)
         if column == 0:
@@ -166,6 +181,8 @@ def _draw_rows(table: pd.DataFrame, looks: Looks, names: Mapping[str, str]) -> t
             axis.set_xlabel("interactions")
         else:
             axis.tick_params(labelbottom=False)
+    if logarithmic:
+        said.append(f"Logarithmic: {' and '.join(names[metric] for metric in logarithmic)}.")
     return sheet.figure, [*what_is_missing(curves, shown), *said]
 
 
@@ -176,12 +193,13 @@ def _draw_panel(
     metric: str,
     shown: Looks,
     lines: Sequence[tuple[Style, float, float]] = (),
+    logarithmic: bool = False,
 ) -> list[str]:
     """All curves of a metric in a game; what is cut off, as a sentence."""
     here = {label: curves[env, metric, label] for label in shown if (env, metric, label) in curves}
     visible = {label: curve for label, curve in here.items() if curve.drawn}
     end = max((float(curve.steps[-1]) for (e, _, _), curve in curves.items() if e == env), default=1.0)
-    axis.set_xlim(0, end * 1.02)
+    axis.set_xlim(-0.02 * end, 1.02 * end)
     if not visible:
         why = "not defined" if here else "not measured"
         axis.text(0.5, 0.5, why, transform=axis.transAxes, ha="center", va="center", color="#555555")
@@ -191,11 +209,16 @@ def _draw_panel(
         return []
     for style, step, score in lines:
         axis.plot([0, step], [score, score], **{**look(style), "linewidth": 0.9, "markevery": [1], "zorder": 1.8})
-    for i, (label, curve) in enumerate(here.items()):
-        draw_curve(axis, shown[label], curve.steps, curve.mean, curve.spread, curve.runs, shift=i)
+    draw_curves(axis, [(shown[label], curve) for label, curve in visible.items()])
+    if logarithmic:
+        axis.set_yscale("log")
+        ratio = [curve.mean[np.isfinite(curve.mean)] for curve in visible.values()]
+        axis.set_ylim(min(map(np.min, ratio)) / 1.15, max(map(np.max, ratio)) * 1.15)
+        ticks(axis)
+        return []
     ranges = {label: curve.range for label, curve in visible.items()}
     ranges |= {f"cited {i}": (score, score) for i, (_, _, score) in enumerate(lines)}
-    (low, high), cut = limits(ranges)
+    (low, high), cut = limits(ranges, cut_off=metric.startswith("bias"))
     if low < 0 < high and metric.startswith("bias"):
         axis.axhline(0, color="#999999", linewidth=0.6, zorder=1)
     axis.set_ylim(low, high)
@@ -205,7 +228,6 @@ def _draw_panel(
         f"{shown[label].name} leaves the plotted range of {metric.replace('_', ' ')} in {where} "
         f"({ranges[label][0]:.3g} to {ranges[label][1]:.3g})."
         for label in cut
-        if label in shown
     ]
 
 
@@ -221,6 +243,12 @@ def _shown(curves: Curves, looks: Looks) -> dict[str, Style]:
     return {label: style for label, style in looks.items() if label in present}
 
 
+def _all_positive(curves: Curves, metric: str) -> bool:
+    means = [curve.mean for (_, other, _), curve in curves.items() if other == metric]
+    finite = np.concatenate([mean[np.isfinite(mean)] for mean in means]) if means else np.empty(0)
+    return len(finite) > 0 and bool((finite > 0).all())
+
+
 def _about_average(games: int, what: str, band: bool = True) -> str:
     spread = " (band: one standard deviation of a mean of one run, or group of runs, per game)" if band else ""
-    return f"Average: over {games} games{spread}; {what}."
+    return f"Average: over {games} games, where all have a number{spread}; {what}."

@@ -71,8 +71,8 @@ def _complete(rows: pd.DataFrame) -> pd.DataFrame:
     parts = rows[part].assign(weight=np.where(group[part].str.startswith("seed_"), 1, rows.loc[part, "n"]))
     full = parts.groupby([*_KEY, "group"])["weight"].max().groupby(_KEY).sum()
     here = parts[parts["value"].notna()].groupby([*_KEY, "step"])["weight"].sum()
-    expected = here.index.droplevel("step").map(full)
-    complete = here.index[here.to_numpy() == np.asarray(expected)]
+    expected = full.reindex(here.index.droplevel("step")).to_numpy()
+    complete = here.index[here.to_numpy() == expected]
     known = pd.MultiIndex.from_frame(rows[[*_KEY, "step"]]).isin(complete)
     kept = rows[part | known]
     return kept.assign(value=kept["value"].where(known[part | known] | (kept["group"] != "all")))
@@ -151,15 +151,20 @@ def game_name(env: str) -> str:
     return " ".join({"minatar": "MinAtar"}.get(word, word.capitalize()) for word in env.split("_"))
 
 
-def count_runs(table: pd.DataFrame, label_column: str = "algo") -> str:
-    """5 runs of each; or 3 to 5 runs of each."""
+def count_runs(table: pd.DataFrame) -> str:
+    """How many runs a label has in a game."""
     seeds = table[table["group"].str.startswith("seed_")]
     if len(seeds):
-        counts = seeds.groupby(["env", label_column])["group"].nunique()
+        counts = seeds.groupby(["env", "algo"])["group"].nunique()
     else:
         counts = table[table["group"].str.startswith("group_") | (table["group"] == "all")]["n"]
+    return number_of_runs(counts)
+
+
+def number_of_runs(counts: "pd.Series[int]") -> str:
+    """1 run of each label; or 3 to 5 runs of each label."""
     low, high = int(counts.min()), int(counts.max())
-    return f"{low} run{'s' * (low > 1)} of each" if low == high else f"{low} to {high} runs of each"
+    return f"{low} run{'s' * (low > 1)} of each label" if low == high else f"{low} to {high} runs of each label"
 
 
 def what_is_missing(curves: Mapping[tuple[str, str, str], Curve], looks: Mapping[str, Style]) -> list[str]:
@@ -173,11 +178,11 @@ def what_is_missing(curves: Mapping[tuple[str, str, str], Curve], looks: Mapping
     if incomplete:
         said.append(f"No mean is drawn where a run has no number: {listed(incomplete)}.")
     games = sorted({env for env, _, _ in curves} - {AVERAGE})
-    absent = {}
+    absent = []
     for label in looks:
         here = {env for env, _, other in curves if other == label} - {AVERAGE}
         if here and len(here) < len(games):
-            absent[f"{looks[label].name} ({listed(game_name(env) for env in games if env not in here)})"] = None
+            absent.append(f"{looks[label].name} ({listed(game_name(env) for env in games if env not in here)})")
     if absent:
         also = " and so not in the average" if AVERAGE in {env for env, _, _ in curves} else ""
         said.append(f"Not in every game{also}: {listed(absent)}.")
@@ -185,8 +190,8 @@ def what_is_missing(curves: Mapping[tuple[str, str, str], Curve], looks: Mapping
     undefined = sum(curve.undefined for curve in curves.values())
     if undefined:
         said.append(
-            f"{undefined} of {ratios} ratios to normalised performance are not defined, because it is not clearly above "
-            "zero or not known at that step: gaps."
+            f"{undefined} of {ratios} ratios to normalised performance are not defined, because it is not clearly "
+            "above zero or not known at that step: gaps."
         )
     return said
 

@@ -106,7 +106,7 @@ def draw_table(name: str, table: pd.DataFrame, looks: Looks, directory: Path) ->
     return Drawn(name, kind.title, caption, table)
 
 
-# --- which rows a figure shows -----------------------------------------------------------------------------------------
+# --- which rows a figure shows --------------------------------------------------------------------------------------
 
 
 def select_learning_curves(found: RunSet, metrics: Metrics) -> pd.DataFrame:
@@ -189,7 +189,7 @@ def _steps(scores: aggregate.Scores) -> str:
     return f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
 
 
-# --- the command -------------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------------------------
 
 KINDS = {
     "learning_curves": Kind("Learning curves", select_learning_curves, draw_learning_curves),
