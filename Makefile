@@ -39,9 +39,10 @@ format: $(READY) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## time the batched learner against a plain loop over members, and checkpoints
+bench: $(READY) ## time the batched learner against a plain loop over members, checkpoints, and a report
 	$(BIN)/python -m benchmarks.learner
 	$(BIN)/python -m benchmarks.checkpoint
+	$(BIN)/python -m benchmarks.report
 
 lock: ## renew requirements.lock from the ranges in pyproject.toml
 	./scripts/lock $(PYTHON)

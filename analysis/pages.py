@@ -77,6 +77,7 @@ class TableBlock:
     frame: pd.DataFrame
     caption: str = ""
     folded: bool = False
+    behind: dict[str, pd.DataFrame] = field(default_factory=dict)  # more CSV files, too long to be shown
     files: list[str] = field(default_factory=list)
     kind: ClassVar[str] = "table"
 

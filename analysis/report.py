@@ -33,9 +33,12 @@ def write(report: Report, sections: Sequence[Section], directory: Path) -> Path:
     for section in sections:
         for block in section.blocks:
             if isinstance(block, TableBlock) and block.name:
-                name = f"tables/{block.name}.csv"
-                block.files = [name]
-                block.frame.to_csv(directory / name, index=False, float_format="%.6g", lineterminator="\n")
+                frames = {
+                    f"tables/{name}.csv": frame for name, frame in ((block.name, block.frame), *block.behind.items())
+                }
+                block.files = list(frames)
+                for name, frame in frames.items():
+                    frame.to_csv(directory / name, index=False, float_format="%.6g", lineterminator="\n")
     html = report.render(sections)
     page.write_text(html, encoding="utf-8")
     for name in older - _files_of(page):
@@ -72,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         sys.exit(f"analysis: {error.filename}: {error.strerror}; --out DIRECTORY writes the report elsewhere")
     say(report.messages())
-    print(f"{page}: {len(found.runs)} runs, {len(found.labels)} labels, {len(found.envs)} games")
+    print(f"{page}: {report.size}")
 
 
 if __name__ == "__main__":

@@ -71,6 +71,13 @@ class Report:
         """Every problem and note, once."""
         return list(dict.fromkeys([*self._found.messages(), *self._notes]))
 
+    @property
+    def size(self) -> str:
+        """In words."""
+        found = self._found
+        counts = {"run": len(found.runs), "label": len(found.labels), "game": len(found.envs)}
+        return ", ".join(f"{count} {name}{'s' if count != 1 else ''}" for name, count in counts.items())
+
     def sections(self) -> list[Section]:
         """In the order of the page."""
         parts: list[tuple[str, str, Callable[[], list[Block]]]] = [
@@ -97,10 +104,7 @@ class Report:
         """The page."""
         count = Counter(run.state for run in self._found.runs)
         states = ", ".join(f"{number} {state}" for state, number in sorted(count.items()))
-        subtitle = (
-            f"{len(self._found.runs)} runs ({states}) of {len(self._found.labels)} labels in "
-            f"{len(self._found.envs)} games. Made by {self._command}"
-        )
+        subtitle = f"{self.size} ({states}). Made by {self._command}"
         studies = sorted({str(run.config.get("study")) for run in self._found.runs})
         title = f"Report: {', '.join(studies)}"
         return render(title, subtitle, sections, self._styles, self._found.envs, self._command)
@@ -158,7 +162,13 @@ class Report:
             "where they are defined, over groups of up to 5 runs."
         )
         blocks: list[Block] = [
-            TableBlock("summary", "", tables.at_the_end(self._found, self._metrics, self._bias), caption)
+            TableBlock(
+                "summary",
+                "",
+                tables.at_the_end(self._found, self._metrics, self._bias),
+                caption,
+                behind={"metrics": self._metrics.table},
+            )
         ]
         scored = [env for env in self._found.envs if all(run.scores for run in self._found.runs if run.env == env)]
         if len(scored) > 1:
