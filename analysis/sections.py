@@ -14,6 +14,7 @@ from analysis import tables
 from analysis.aggregate import Scores, aggregates, collect, improvements, profiles
 from analysis.charts import Curves, intervals, profile_chart
 from analysis.commands import Command, commands
+from analysis.curve_figures import PAPERS_READING
 from analysis.figure_tables import cited_rows, curve_table
 from analysis.figures import KINDS as FIGURES
 from analysis.figures import draw_all
@@ -210,7 +211,7 @@ class Report:
         if drawn is None:
             return [*blocks, Missing(f"{FIGURES['ablation'].title}: {self._drawings.missing['ablation']}.")]
         rows = [self._row("return", "return", runs=True, labels=set(drawn.data["algo"]))]
-        return [*blocks, *self._figure("ablation", drawn.title, drawn.caption, rows, "")]
+        return [*blocks, *self._figure("ablation", drawn.title, f"{caption} {PAPERS_READING}", rows, "")]
 
     def _mechanism(self) -> list[Block]:
         rows = [self._row(metric, name) for metric, name in MECHANISM.items()]
@@ -261,7 +262,8 @@ class Report:
         charts = [intervals(table[table["metric"] == metric], title) for metric, title in _AGGREGATES.items()]
         rows = [ChartRow("", charts)]
         made = self._figure("aggregates", "Aggregates", text, rows, "")
-        profile = profiles(scores)
+        drawn = self._drawn.get("profiles")
+        profile = profiles(scores) if drawn is None else drawn.data
         caption = (
             "The share of runs, over all games, whose normalised return is above a threshold, with its 95% interval."
         )
