@@ -173,6 +173,21 @@ def test_a_gap_in_one_game_is_a_gap_in_the_average(tmp_path: Path) -> None:
     assert np.isnan(heights).tolist() == [False, True, False]
 
 
+def test_games_without_scores_to_normalise_by_have_no_average_and_say_what_they_lack(tmp_path: Path) -> None:
+    write_study(tmp_path, ["a"], ["meanq"])
+    found, metrics = study(
+        tmp_path, ["chain"], ["meanq"], true_q=np.ones((3, 2)), overrides={"env.reference_score": None}
+    )
+    figure, _, table = picture(found, metrics, "study")
+    assert set(table["env"]) == {"a", "chain"} and len(figure.axes) == 2 * 5
+    assert [text.get_text() for axis in figure.axes for text in axis.texts] == ["no data"] * 3
+    assert_readable(figure)
+    alone = RunSet([run for run in found.runs if run.env == "chain"])
+    figure, _, table = picture(alone, compute(alone), "study")
+    assert [axis.get_title(loc="left") for axis in figure.axes][2:] == ["bias to true Q*", "std of V(s0)", "Jensen gap"]
+    assert_readable(figure)
+
+
 def test_a_panel_in_which_nothing_is_defined_says_so(tmp_path: Path) -> None:
     for env, score in (("a", 8.0), ("b", -8.0)):
         for seed in range(2):
