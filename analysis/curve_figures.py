@@ -201,7 +201,7 @@ def _draw_panel(
     end = max((float(curve.steps[-1]) for (e, _, _), curve in curves.items() if e == env), default=1.0)
     axis.set_xlim(-0.02 * end, 1.02 * end)
     if not visible:
-        why = "not defined" if here else "not measured"
+        why = "not defined" if here else "no data"
         axis.text(0.5, 0.5, why, transform=axis.transAxes, ha="center", va="center", color="#555555")
         axis.grid(visible=False)
         ticks(axis)

@@ -130,6 +130,8 @@ def select_study(found: RunSet, metrics: Metrics) -> pd.DataFrame:
     unnormalised = "normalised_std" not in set(table["metric"])
     left_out = {"normalised_std", "normalised_jensen_gap"} if unnormalised else {"std", "jensen_gap"}
     rows = curve_table(table, [name for name in STUDY_ROWS if name not in left_out], STUDY_AVERAGES)
+    if "normalised_return" not in set(rows["metric"]):  # where not every game has such a score, there is no average
+        rows = rows[rows["env"] != AVERAGE]
     need(not rows.empty, "no run has been evaluated yet")
     return _fewer_columns(rows)
 

@@ -59,11 +59,11 @@ _HUES = {
 
 # In the order of legends. Shades: a dark and a light green, and so on, where a hue is used twice.
 _ALGORITHMS: dict[str, tuple[str, Style]] = {
-    "dqn": ("blue", Style("#0072B2", SOLID, "o", "DQN")),
+    "dqn": ("blue", Style("#0072B2", LONG, "o", "DQN")),
     "dqn_no_target": ("sky", Style("#56B4E9", DASHED, "s", "DQN, no target")),
     "double_dqn": ("indigo", Style("#44339C", LONG, "v", "Double DQN")),
-    "avg_dqn": ("green", Style("#009E73", SOLID, "^", "Avg-DQN")),
-    "ens_dqn": ("orange", Style("#E69F00", SOLID, "D", "Ens-DQN")),
+    "avg_dqn": ("green", Style("#009E73", DASH_DOT, "^", "Avg-DQN")),
+    "ens_dqn": ("orange", Style("#E69F00", DASH_DOT_DOT, "D", "Ens-DQN")),
     "ebql": ("pink", Style("#D684B8", DASH_DOT, "P", "EBQL")),
     "maxmin": ("olive", Style("#999933", DASH_DOT, "X", "Maxmin")),
     "bootstrapped_dqn": ("brown", Style("#5C4033", DASH_DOT_DOT, "<", "Bootstrapped DQN")),

@@ -140,21 +140,22 @@ def test_the_average_is_over_games_and_its_spread_that_of_one_run_per_game(tmp_p
 
 
 def test_undefined_ratios_are_gaps_with_their_number(tmp_path: Path) -> None:
-    for seed, first in enumerate((5.0, -5.0)):  # at 10 the mean performance is not clearly above zero
+    everywhere = range(10, 150, 10)
+    for seed, score in enumerate((5.0, -5.0)):  # at every other step the mean performance is not clearly above zero
         generator = np.random.default_rng(seed)
-        q = {step: gaussian_q(generator, 3, 2, 2, 0.5, 0.5) for step in (10, 20, 30, 40)}
-        returns = {10: first, 20: 8 + seed / 100, 30: first, 40: 8 + seed / 100}
+        q = {step: gaussian_q(generator, 3, 2, 2, 0.5, 0.5) for step in everywhere}
+        returns = {step: score if step % 20 else 8 + seed / 100 for step in everywhere}
         write_run(tmp_path, "a", "meanq", seed, returns, q=q)
     found = read_runs([tmp_path])
     figure, caption, _ = picture(found, compute(found), "study")
     axis = panel(figure, "normalised std")
     steps, heights = mean_lines(axis, found.labels)["meanq"]
-    assert steps.tolist() == [10, 20, 30, 40]
-    assert np.isnan(heights).tolist() == [True, False, True, False]
-    (line,) = [line for line in axis.lines if len(np.asarray(line.get_xdata())) == 4]
-    assert line.get_markevery() == [1, 3], "what has no neighbour to be joined with has a marker"
-    assert axis.get_title(loc="right") == "2 of 4 undefined"
-    assert "4 of 8 ratios" in caption
+    assert steps.tolist() == list(everywhere)
+    assert np.isnan(heights).tolist() == [True, False] * 7
+    (line,) = axis.lines
+    assert line.get_markevery() == list(range(1, 14, 2)), "what has no neighbour to be joined with has a marker"
+    assert axis.get_title(loc="right") == "7 of 14 undefined"
+    assert "14 of 28 ratios" in caption
     assert axis.get_yscale() == "log"
 
 
@@ -170,6 +171,21 @@ def test_a_gap_in_one_game_is_a_gap_in_the_average(tmp_path: Path) -> None:
     assert len(averages) == 4
     _, heights = mean_lines(averages[2], found.labels)["meanq"]
     assert np.isnan(heights).tolist() == [False, True, False]
+
+
+def test_games_without_scores_to_normalise_by_have_no_average_and_say_what_they_lack(tmp_path: Path) -> None:
+    write_study(tmp_path, ["a"], ["meanq"])
+    found, metrics = study(
+        tmp_path, ["chain"], ["meanq"], true_q=np.ones((3, 2)), overrides={"env.reference_score": None}
+    )
+    figure, _, table = picture(found, metrics, "study")
+    assert set(table["env"]) == {"a", "chain"} and len(figure.axes) == 2 * 5
+    assert [text.get_text() for axis in figure.axes for text in axis.texts] == ["no data"] * 3
+    assert_readable(figure)
+    alone = RunSet([run for run in found.runs if run.env == "chain"])
+    figure, _, table = picture(alone, compute(alone), "study")
+    assert [axis.get_title(loc="left") for axis in figure.axes][2:] == ["bias to true Q*", "std of V(s0)", "Jensen gap"]
+    assert_readable(figure)
 
 
 def test_a_panel_in_which_nothing_is_defined_says_so(tmp_path: Path) -> None:

@@ -142,3 +142,12 @@ def test_names_are_readable(label: str, parts: tuple[str, str], name: str) -> No
 
 def test_long_names_are_shortened() -> None:
     assert len(readable("meanq__" + "__".join(f"field_{i}=0.001" for i in range(9)))) <= palette.LONGEST_NAME
+
+
+@pytest.mark.parametrize("study", [VANILLA, MAIN, TECHNIQUES], ids=["vanilla", "main", "techniques"])
+def test_the_algorithms_of_a_study_can_be_told_apart_in_print(study: list[str]) -> None:
+    found = styles(study)
+    for a, b in combinations(found, 2):
+        lightness = [cielab(found[label].colour, np.eye(3))[0] for label in (a, b)]
+        assert found[a].dash != found[b].dash or abs(lightness[0] - lightness[1]) > 15, f"{a} and {b}"
+        assert found[a].marker != found[b].marker or found[a].dash != found[b].dash
