@@ -318,7 +318,7 @@ def _per_run(runs: Sequence[Run], biases: Sequence[str]) -> _Rows:
         means = run.episode_means.copy()
         means["auc"] = area_under_curve(means["return"])
         means["normalised_auc"] = area_under_curve(means["normalised_return"])
-        episodes[run.seed] = means["episodes"]
+        episodes[run.seed] = means["episodes"].to_dict()
         for name in names:
             if run.scores is not None or not name.startswith("normalised_"):
                 add(name, run.seed, means[name])
@@ -334,7 +334,7 @@ def _per_run(runs: Sequence[Run], biases: Sequence[str]) -> _Rows:
         counted = metric in names
         for seed, values in by_seed.items():
             for step, value in zip(values.index.tolist(), values.tolist(), strict=True):
-                yield f"seed_{seed}", step, metric, value, int(episodes[seed][step]) if counted else 1
+                yield f"seed_{seed}", step, metric, value, episodes[seed][step] if counted else 1
         table = pd.DataFrame(by_seed)
         if metric == "steps_to_reference" and table.isna().any(axis=None):
             continue  # a mean over the runs that got there would flatter those that did not

@@ -59,11 +59,14 @@ class Probes:
 
     def at(self, step: int) -> np.ndarray | None:
         """Q [P, K, A] at this step; None where there is no probe or a value is not finite."""
-        found = np.flatnonzero(self.step == step)
-        if not len(found):
-            return None
-        q = self.q[found[0]]
-        return q if np.isfinite(q).all() else None
+        index = self._finite.get(step)
+        return None if index is None else self.q[index]
+
+    @cached_property
+    def _finite(self) -> dict[int, int]:
+        """By step, where in q it is; of finite values."""
+        finite = np.isfinite(self.q).all(axis=(1, 2, 3))
+        return {int(step): index for index, step in enumerate(self.step) if finite[index]}
 
 
 @dataclass(frozen=True)
