@@ -18,7 +18,7 @@ from analysis.tables import distinct_states, probe_states
 from meanq.run_status import find_runs
 from tests.synthetic_runs import gaussian_q, write_run
 
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}%{x}"
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}%{x} $\\frac{1$"
 STEPS = range(20, 101, 20)
 
 

@@ -58,7 +58,7 @@
     const range = known ? `<br>95%: ${series.low[0]} to ${series.high[0]}` : "<br>no interval: one run per game";
     return [{
       type: "scatter", mode: "markers", showlegend: false, meta: [plain(series.label)],
-      x: series.x, y: [plain(short(series.label))], marker: { color: look.colour, size: 9, symbol: look.marker },
+      x: series.x, y: [series.label], marker: { color: look.colour, size: 9, symbol: look.marker },
       error_x: known ? {
         type: "data", symmetric: false, color: look.colour, thickness: 2, width: 5,
         array: [series.high[0] - series.x[0]], arrayminus: [series.x[0] - series.low[0]],
@@ -91,12 +91,14 @@
     drawn.set(element, labels);
     const axis = { automargin: true, gridcolor: "#e5e8ec", zerolinecolor: "#8c959f", linecolor: "#8c959f", ticks: "outside", tickcolor: "#8c959f" };
     const steps = chart.x === "interactions" ? { tickformat: "~s", rangemode: "tozero" } : {};
+    const names = chart.series.map((series) => series.label);
+    if (chart.kind === "interval") element.style.height = `${Math.max(260, 70 + 18 * names.length)}px`;
     const layout = {
       margin: { l: 44, r: 14, t: 8, b: 40 }, hovermode: "closest", paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff",
       font: { size: 11, color: "#1b1f24" }, hoverlabel: { align: "left", namelength: -1 },
       xaxis: { ...axis, ...steps, title: { text: plain(chart.x), standoff: 6 } },
       yaxis: chart.kind === "interval"
-        ? { ...axis, type: "category", autorange: "reversed" }
+        ? { ...axis, type: "category", autorange: "reversed", tickvals: names, ticktext: names.map((name) => plain(short(name))) }
         : axis, // what it shows is the heading of the chart or of its row
     };
     Plotly.newPlot(element, traces, layout, { responsive: true, displayModeBar: false });
