@@ -27,7 +27,7 @@ run: $(READY) ## train the default: MeanQ on MinAtar Asterix, a few minutes on a
 test: $(READY) ## every test but the slow ones in tests/integration
 	$(BIN)/python -m pytest -n auto --ignore tests/integration
 
-integration: $(READY) ## slower tests: whole runs in processes of their own, and on a real SLURM where it is installed
+integration: $(READY) ## slower tests: whole runs in processes of their own; a real SLURM and a browser where they are installed
 	$(BIN)/python -m pytest -n auto --dist loadgroup tests/integration
 
 lint: $(READY) ## ruff (style, format) and mypy (types)
@@ -39,9 +39,10 @@ format: $(READY) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## time the batched learner against a plain loop over members, and checkpoints
+bench: $(READY) ## time the batched learner against a plain loop over members, checkpoints, and a report
 	$(BIN)/python -m benchmarks.learner
 	$(BIN)/python -m benchmarks.checkpoint
+	$(BIN)/python -m benchmarks.report
 
 lock: ## renew requirements.lock from the ranges in pyproject.toml
 	./scripts/lock $(PYTHON)

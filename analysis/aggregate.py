@@ -1,17 +1,16 @@
 """Aggregates over games: mean, median, interquartile mean, optimality gap, performance profiles and the probability of
-improvement, with intervals by bootstrap over runs, stratified by game, through `rliable` (Agarwal et al. 2021).
+improvement, with intervals by bootstrap over runs, stratified by game, as `rliable` (Agarwal et al. 2021) has them.
 
     python -m analysis.aggregate runs/main_100k
 
 Scores are normalised returns at one step: `--at`, or else the length of the shortest runs of a game. Labels are
-compared in the games that all of them have. `rliable` wants as many runs in each game, so where a label has more in one
-game than in another, those with the lowest seeds count. What is left out is said.
+compared in the games that all of them have. The bootstrap wants as many runs in each game, so where a label has more in
+one game than in another, those with the lowest seeds count. What is left out is said.
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -87,25 +86,24 @@ def collect(found: RunSet, at: int | None = None, labels: Sequence[str] | None =
 
 def aggregates(scores: Scores, repetitions: int = REPETITIONS, seed: int = 0) -> pd.DataFrame:
     """label, metric, value, low, high, runs, games; low and high are empty for one run per game."""
-    from rliable import metrics
-
-    functions = {
-        "iqm": metrics.aggregate_iqm,
-        "optimality_gap": metrics.aggregate_optimality_gap,
-        "mean": metrics.aggregate_mean,
-        "median": metrics.aggregate_median,
-    }
-
-    def all_at_once(matrix: np.ndarray) -> np.ndarray:
-        return np.array([function(matrix) for function in functions.values()])
-
-    points, intervals = _estimate(dict(scores.matrices), all_at_once, repetitions, seed)
+    names = ["iqm", "optimality_gap", "mean", "median"]
+    points, intervals = _estimate(scores.matrices, _aggregate, repetitions, seed)
     rows = []
     for label, matrix in scores.matrices.items():
-        for i, name in enumerate(functions):
+        for i, name in enumerate(names):
             low, high = intervals[label][:, i]
             rows.append((label, name, points[label][i], low, high, *matrix.shape))
     return pd.DataFrame(rows, columns=["label", "metric", "value", "low", "high", "runs", "games"])
+
+
+def _aggregate(drawn: np.ndarray) -> np.ndarray:
+    """rliable's aggregate_iqm, _optimality_gap, _mean and _median of each resample; [B, runs, games] -> [B, 4]."""
+    from scipy.stats import trim_mean
+
+    by_game = drawn.mean(1)
+    flat = drawn.reshape(len(drawn), -1)
+    gap = 1 - np.minimum(flat, 1).mean(1)
+    return np.stack([trim_mean(flat, 0.25, axis=1), gap, by_game.mean(1), np.median(by_game, axis=1)], axis=1)
 
 
 def profiles(
@@ -113,10 +111,10 @@ def profiles(
 ) -> pd.DataFrame:
     """label, threshold, value, low, high: the share of runs, over all games, whose score is above the threshold."""
 
-    def share_above(matrix: np.ndarray) -> np.ndarray:
-        return (matrix > thresholds[:, None, None]).mean(axis=(1, 2))
+    def share_above(drawn: np.ndarray) -> np.ndarray:
+        return np.stack([(drawn > threshold).mean(axis=(1, 2)) for threshold in thresholds], axis=1)
 
-    points, intervals = _estimate(dict(scores.matrices), share_above, repetitions, seed)
+    points, intervals = _estimate(scores.matrices, share_above, repetitions, seed)
     rows = [
         (label, threshold, points[label][i], *intervals[label][:, i])
         for label in scores.matrices
@@ -138,7 +136,7 @@ def improvements(
     chosen = list(combinations(scores.matrices, 2)) if pairs is None else list(pairs)
 
     def improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return np.array([probability_of_improvement(x, y)])
+        return probability_of_improvement(x, y)[:, None]
 
     data = {f"{i}": (scores.matrices[x], scores.matrices[y]) for i, (x, y) in enumerate(chosen)}
     points, intervals = _estimate(data, improvement, repetitions, seed)
@@ -146,13 +144,13 @@ def improvements(
     return pd.DataFrame(rows, columns=["label", "other", "value", "low", "high"])
 
 
-def probability_of_improvement(x: np.ndarray, y: np.ndarray) -> float:
-    """P(X > Y) + P(X = Y) / 2 in each game, mean over games; x, y [runs, games].
+def probability_of_improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """P(X > Y) + P(X = Y) / 2 in each game, mean over games; x, y [..., runs, games].
 
     The same number as rliable's function of this name, which also computes a p-value and takes a hundred times as long.
     """
-    above, equal = x[:, None] > y[None], x[:, None] == y[None]
-    return float((above + 0.5 * equal).mean())
+    a, b = x[..., :, None, :], y[..., None, :, :]
+    return np.asarray(((a > b).mean(axis=(-3, -2, -1)) + (a >= b).mean(axis=(-3, -2, -1))) / 2)
 
 
 def _estimate(
@@ -161,36 +159,34 @@ def _estimate(
     repetitions: int,
     seed: int,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Point estimates, and intervals [2, ...] by percentiles; NaN where one run says nothing about its spread."""
-    from rliable.library import get_interval_estimates
+    """Point estimates, and intervals [2, ...] by percentiles; NaN where one run says nothing about its spread.
 
+    The resamples, hence the intervals, are those of rliable's `get_interval_estimates` (tests compare them), all drawn
+    and evaluated at once: `function` takes [repetitions, runs, games]. One by one, as rliable does it, they take a
+    hundred times as long.
+    """
     points, intervals = {}, {}
+    tails = [100 * (1 - CONFIDENCE) / 2, 100 * (1 + CONFIDENCE) / 2]
     for name, matrices in data.items():
         several = matrices if isinstance(matrices, tuple) else (matrices,)
-        if min(map(len, several)) < 2:
-            points[name] = function(*several)
-            intervals[name] = np.full((2, len(points[name])), np.nan)
-            continue
-        with _seeded(seed):
-            point, interval = get_interval_estimates(
-                {name: list(several) if isinstance(matrices, tuple) else matrices},
-                function,
-                reps=repetitions,
-                confidence_interval_size=CONFIDENCE,
-            )
-        points[name], intervals[name] = point[name], interval[name]
+        points[name] = function(*(matrix[None] for matrix in several))[0]
+        intervals[name] = np.full((2, len(points[name])), np.nan)
+        if min(map(len, several)) > 1:
+            drawn = function(*_resample(several, repetitions, seed))
+            intervals[name] = np.percentile(drawn, tails, axis=0)
     return points, intervals
 
 
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """rliable 1.2 takes a random_state but draws from numpy's global generator; leave that as it was."""
-    state = np.random.get_state()  # noqa: NPY002
-    np.random.seed(seed)  # noqa: NPY002
-    try:
-        yield
-    finally:
-        np.random.set_state(state)  # noqa: NPY002
+def _resample(matrices: Sequence[np.ndarray], repetitions: int, seed: int) -> list[np.ndarray]:
+    """Runs drawn with replacement, each game by itself; a list of [repetitions, runs, games]."""
+    counts = np.concatenate([np.full(matrix.size, len(matrix)) for matrix in matrices])
+    generator = np.random.RandomState(seed)
+    chosen = generator.randint(0, counts, (repetitions, len(counts)))
+    parts = np.split(chosen, np.cumsum([matrix.size for matrix in matrices])[:-1], axis=1)
+    return [
+        matrix[part.reshape(repetitions, *matrix.shape), np.arange(matrix.shape[1])]
+        for matrix, part in zip(matrices, parts, strict=True)
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

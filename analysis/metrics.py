@@ -23,6 +23,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +123,19 @@ def jensen_gap(q: np.ndarray) -> float:
 
 def clearly_positive(scores: np.ndarray) -> bool:
     """Whether the 95% interval of the mean (Student's t over the runs) lies above zero."""
-    from scipy import stats
-
     count = len(scores)
     if count < 2 or not np.isfinite(scores).all():
         return False
     error = scores.std(ddof=1) / np.sqrt(count)
-    return bool(scores.mean() - stats.t.ppf(0.975, count - 1) * error > 0)
+    return bool(scores.mean() - _student(count - 1) * error > 0)
+
+
+@cache
+def _student(freedom: int) -> float:
+    """The 97.5% quantile of Student's distribution."""
+    from scipy import stats
+
+    return float(stats.t.ppf(0.975, freedom))
 
 
 @dataclass(frozen=True)
@@ -311,7 +318,7 @@ def _per_run(runs: Sequence[Run], biases: Sequence[str]) -> _Rows:
         means = run.episode_means.copy()
         means["auc"] = area_under_curve(means["return"])
         means["normalised_auc"] = area_under_curve(means["normalised_return"])
-        episodes[run.seed] = means["episodes"]
+        episodes[run.seed] = means["episodes"].to_dict()
         for name in names:
             if run.scores is not None or not name.startswith("normalised_"):
                 add(name, run.seed, means[name])
@@ -327,7 +334,7 @@ def _per_run(runs: Sequence[Run], biases: Sequence[str]) -> _Rows:
         counted = metric in names
         for seed, values in by_seed.items():
             for step, value in zip(values.index.tolist(), values.tolist(), strict=True):
-                yield f"seed_{seed}", step, metric, value, int(episodes[seed][step]) if counted else 1
+                yield f"seed_{seed}", step, metric, value, episodes[seed][step] if counted else 1
         table = pd.DataFrame(by_seed)
         if metric == "steps_to_reference" and table.isna().any(axis=None):
             continue  # a mean over the runs that got there would flatter those that did not

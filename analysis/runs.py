@@ -59,11 +59,14 @@ class Probes:
 
     def at(self, step: int) -> np.ndarray | None:
         """Q [P, K, A] at this step; None where there is no probe or a value is not finite."""
-        found = np.flatnonzero(self.step == step)
-        if not len(found):
-            return None
-        q = self.q[found[0]]
-        return q if np.isfinite(q).all() else None
+        index = self._finite.get(step)
+        return None if index is None else self.q[index]
+
+    @cached_property
+    def _finite(self) -> dict[int, int]:
+        """By step, where in q it is; of finite values."""
+        finite = np.isfinite(self.q).all(axis=(1, 2, 3))
+        return {int(step): index for index, step in enumerate(self.step) if finite[index]}
 
 
 @dataclass(frozen=True)
@@ -130,15 +133,16 @@ class Run:
         V(s_0) - sum_t gamma^t r_t with rewards as learned from (clipped), as the game gives them (unclipped), or as
         learned from and up to the first loss of life (first_life).
         """
-        table = self.evaluations.drop(columns="episode").replace([np.inf, -np.inf], np.nan)
-        for name, column in BIASES.items():
-            table[f"bias_{name}"] = table["value"] - table[column]
-        grouped = table.groupby("step")
-        means = grouped.mean()
-        means = means.where(grouped.count() == grouped.size().to_numpy()[:, None])  # no mean over what is left
-        means["normalised_return"] = self.normalise(means["return"])
-        means["episodes"] = grouped.size()
-        return means
+        columns = [name for name in EVALUATION_COLUMNS if name not in ("step", "episode")]
+        values = self.evaluations[columns].to_numpy(float)
+        values[~np.isfinite(values)] = np.nan
+        steps, first, episodes = np.unique(self.evaluations["step"], return_index=True, return_counts=True)
+        # Rows are in the order of steps. A sum with a NaN is NaN: no mean over what is left.
+        sums = np.add.reduceat(values, first, axis=0) if len(steps) else values
+        means = dict(zip(columns, (sums / episodes[:, None]).T, strict=True))
+        means |= {f"bias_{name}": means["value"] - means[column] for name, column in BIASES.items()}
+        means |= {"normalised_return": self.normalise(means["return"]), "episodes": episodes}
+        return pd.DataFrame(means, index=pd.Index(steps.astype(int), name="step"))
 
 
 # The discounted return that the value of the initial state is compared with, by the name of the option.
@@ -263,7 +267,7 @@ def read_runs(paths: Sequence[Path | str]) -> RunSet:
 
 def differing_fields(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Names of the fields, of those that matter, in which the configurations are not all equal."""
-    flat = [_flatten(config) for config in configs]
+    flat = [flatten(config) for config in configs]
     names = sorted({name for fields in flat for name in fields})
     return [
         name
@@ -286,7 +290,7 @@ def _separate_configurations(runs: list[Run], notes: list[str]) -> list[Run]:
             continue
         variants: dict[str, list[Run]] = defaultdict(list)
         for run in members:
-            flat = _flatten(run.config)
+            flat = flatten(run.config)
             variants[json.dumps([flat.get(name, "absent") for name in fields], default=str)].append(run)
         parts = []
         for number, (values, same) in enumerate(variants.items(), 1):
@@ -406,12 +410,14 @@ def _read_table(path: Path, columns: Sequence[str], key: Sequence[str]) -> pd.Da
     if missing:
         raise ValueError(f"{path.name} has no column {', '.join(missing)}")
     try:
-        table = table[list(columns)].astype(float)
+        values = {name: table[name].to_numpy(float) for name in columns}
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
-    if not np.isfinite(table[list(key)]).all(axis=None) or table.duplicated(list(key)).any():
+    keys = np.stack([values[name] for name in key])
+    order = np.lexsort(keys[::-1])
+    if not np.isfinite(keys).all() or (np.diff(keys[:, order]) == 0).all(axis=0).any():
         raise ValueError(f"{path.name} has rows without, or with the same, {' and '.join(key)}")
-    return table.astype(dict.fromkeys(key, int)).sort_values(list(key), ignore_index=True)
+    return pd.DataFrame({name: v[order].astype(int) if name in key else v[order] for name, v in values.items()})
 
 
 def _read_probes(path: Path, config: Mapping[str, Any]) -> Probes | None:
@@ -443,11 +449,12 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _flatten(node: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Fields by dotted name."""
     if isinstance(node, Mapping) and node:
         flat: dict[str, Any] = {}
         for key, value in node.items():
-            flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
+            flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
         return flat
     return {prefix: node}
 

@@ -1,10 +1,12 @@
 """Aggregates over games against their definitions, and intervals that depend on the seed alone."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from rliable import metrics as rliable_metrics
+from rliable.library import get_interval_estimates
 
 from analysis import aggregate
 from analysis.aggregate import Scores, aggregates, collect, improvements, probability_of_improvement, profiles
@@ -127,3 +129,25 @@ def test_the_command_prints_both_tables(tmp_path: Path, capsys: pytest.CaptureFi
     assert "optimality_gap" in out and "Probability that a run" in out
     with pytest.raises(SystemExit, match="no runs here"):
         aggregate.main([str(tmp_path / "nowhere")])
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_intervals_are_those_of_rliable(scores: Scores, seed: int) -> None:
+    """To the last resample: the same draws in the same order, and the same percentiles."""
+
+    def theirs(data: Any, function: Any) -> tuple[Any, Any]:
+        np.random.seed(seed)  # noqa: NPY002 - what rliable draws from
+        points, intervals = get_interval_estimates({"x": data}, function, reps=300, confidence_interval_size=0.95)
+        return points["x"], intervals["x"]
+
+    functions = [getattr(rliable_metrics, f"aggregate_{name}") for name in ("iqm", "optimality_gap", "mean", "median")]
+    table = aggregates(scores, repetitions=300, seed=seed)
+    for label, matrix in scores.matrices.items():
+        points, intervals = theirs(matrix, lambda m: np.array([function(m) for function in functions]))
+        ours = table[table["label"] == label]
+        np.testing.assert_allclose(ours["value"], points)
+        np.testing.assert_allclose(ours[["low", "high"]].to_numpy().T, intervals)
+    pair = [scores.matrices["dqn"], scores.matrices["meanq"]]  # 4 runs and 6
+    point, interval = theirs(pair, lambda x, y: np.array([rliable_metrics.probability_of_improvement(x, y)]))
+    row = improvements(scores, repetitions=300, seed=seed).iloc[0]
+    np.testing.assert_allclose(row[["value", "low", "high"]].astype(float), [point[0], *interval[:, 0]])

@@ -249,7 +249,7 @@ def test_directories_of_the_training_code_can_be_read(tmp_path: Path) -> None:
 
 def test_reading_and_deciding_imports_no_training_code() -> None:
     program = (
-        "import sys, analysis.aggregate, analysis.compare, analysis.curves, analysis.findings, analysis.metrics\n"
+        "import sys, analysis.aggregate, analysis.compare, analysis.figures, analysis.findings, analysis.metrics\n"
         "import rliable.library\n"
         "print([name for name in ('torch', 'meanq', 'hydra') if name in sys.modules])"
     )

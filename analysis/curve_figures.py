@@ -1,0 +1,254 @@
+"""Pictures of tables of curves: learning curves, and figures with a row per metric and a column per game."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from analysis.figure_tables import AVERAGE, CITED, Curve, count_runs, game_name, read_curves, what_is_missing
+from analysis.metrics import DEFAULT_BIAS
+from analysis.palette import Style, cited
+from analysis.panels import Sheet, draw_curves, grid_shape, limits, look, ticks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+STUDY_ROWS = {
+    "return": "return",
+    f"bias_{DEFAULT_BIAS}": "bias of V(s0)",
+    "bias_true": "bias to true Q*",
+    "normalised_std": "normalised std",
+    "normalised_jensen_gap": "normalised gap",
+    "std": "std of V(s0)",
+    "jensen_gap": "Jensen gap",
+}
+STUDY_AVERAGES = ["normalised_return", f"bias_{DEFAULT_BIAS}", "normalised_std", "normalised_jensen_gap"]
+SPREADS = ("normalised_std", "normalised_jensen_gap", "std", "jensen_gap")
+MECHANISM_ROWS = {
+    "member_correlation": "correlation",
+    "effective_size": "effective size",
+    "shared_variance": "shared variance",
+    "member_variance": "member variance",
+    "member_correlation_true": "correlation (Q*)",
+    "effective_size_true": "effective size (Q*)",
+}
+MECHANISM_AVERAGES = ["member_correlation", "effective_size"]
+ONE_RUN = "1 run of each label"
+SPREAD_OF_RUNS = "one standard deviation over them (band), every run (faded)"
+PAPERS_READING = (
+    "The paper's reading: a five times larger model is no better than Rainbow, five times the updates are worse, and "
+    "both together are no better either, so neither explains what MeanQ gains."
+)
+
+Looks = Mapping[str, Style]
+Curves = Mapping[tuple[str, str, str], Curve]  # by env, metric and label
+
+
+def draw_learning_curves(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
+    """A panel per game, and one for their average."""
+    curves, envs = read_curves(table), _ordered_envs(table)
+    from_paper = table[table["group"] == CITED]
+    shown = _shown(curves, looks)
+    legend = [(style, style.name) for style in shown.values()]
+    cited_styles = [cited(*label.split(" ")) for label in from_paper["algo"].drop_duplicates()]
+    rows, columns = grid_shape(len(envs))
+    titles = [game_name(env) if env != AVERAGE else "Average, normalised" for env in envs]
+    sheet = Sheet(rows, columns, legend, [(style, f"{style.name} (cited)") for style in cited_styles], titles=titles)
+    said: list[str] = []
+    for i, env in enumerate(envs):
+        metric = "return" if env != AVERAGE else "normalised_return"
+        axis = sheet.panel(i // columns, i % columns)
+        of_game = from_paper[from_paper["env"] == env]
+        lines = [
+            (cited(*label.split(" ")), step, score)
+            for label, step, score in of_game[["algo", "step", "value"]].itertuples(index=False)
+        ]
+        said += _draw_panel(axis, curves, env, metric, shown, lines)
+        axis.set_title(sheet.titles[titles[i]])
+        if i + columns >= len(envs):
+            axis.set_xlabel("interactions")
+        if i % columns == 0:
+            axis.set_ylabel("return")
+    runs = count_runs(table)
+    sentences = [
+        f"Return of greedy episodes, {runs}."
+        if runs == ONE_RUN
+        else f"Return of greedy episodes: mean over runs (line), {SPREAD_OF_RUNS}. {runs}."
+    ]
+    if AVERAGE in envs:
+        sentences.append(
+            _about_average(len(envs) - 1, "returns are normalised (0: random play, 1: the reference score)")
+        )
+    if len(from_paper):
+        sentences.append("Dotted: scores that the paper gives for this number of interactions.")
+    return sheet.figure, " ".join([*sentences, *what_is_missing(curves, shown), *said])
+
+
+def draw_ablation(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
+    """Learning curves, with what the paper reads from its own."""
+    figure, caption = draw_learning_curves(table, looks)
+    return figure, f"{caption} {PAPERS_READING}"
+
+
+def draw_study(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
+    """A row per metric, a column per game and one for their average."""
+    figure, sentences = _draw_rows(table, looks, STUDY_ROWS)
+    games = table[table["env"] != AVERAGE]["env"].nunique() or int(table["n"].max())
+    shown = set(table["metric"])
+    about = ["Return, and bias: V(s0) minus the discounted return of rewards as learned from."]
+    if shown & {"normalised_std", "std"}:
+        about.append(
+            "Std of V(s0) over runs, and Jensen gap: of groups of 5 runs, or of all runs where there are fewer "
+            "(band: one standard deviation over groups, where there are several)"
+            + ("; divided by the normalised return." if "normalised_std" in shown else ".")
+        )
+    else:
+        about.append("No std and no gap: they need two runs of a label that were probed.")
+    if set(table["env"]) != {AVERAGE}:
+        runs = count_runs(table)
+        about.append(f"{runs}." if runs == ONE_RUN else f"Mean over runs (line), {SPREAD_OF_RUNS}. {runs}.")
+    if AVERAGE in set(table["env"]):
+        about.append(_about_average(games, "its first row is the normalised return"))
+    return figure, " ".join([*about, *sentences])
+
+
+def draw_mechanism(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
+    """The same for what is beyond the paper."""
+    figure, sentences = _draw_rows(table, looks, MECHANISM_ROWS)
+    about = (
+        "Ensembles at the probe states: correlation of two members' errors; effective size, the variance of one member "
+        "over that of the ensemble's mean; the variance that all members of a run share; and that of a member alone. "
+        "Estimates from all runs at once, without an interval."
+    )
+    games = table[table["env"] != AVERAGE]["env"].nunique() or int(table["n"].max())
+    if AVERAGE in set(table["env"]):
+        sentences.insert(0, _about_average(games, "of correlation and effective size only", band=False))
+    if set(table["env"]) != {AVERAGE}:
+        sentences.insert(0, f"{count_runs(table)}.")
+    return figure, " ".join([about, *sentences])
+
+
+def _draw_rows(table: pd.DataFrame, looks: Looks, names: Mapping[str, str]) -> tuple[Figure, list[str]]:
+    """The figure, and sentences for its caption."""
+    curves, envs = read_curves(table), _ordered_envs(table)
+    present = {metric for _, metric, _ in curves}
+    if "normalised_return" in present:  # of the average, in the row of returns
+        present.add("return")
+    metrics = [metric for metric in names if metric in present]
+    shown = _shown(curves, looks)
+    legend = [(style, style.name) for style in shown.values()]
+    said: list[str] = []
+    if len(envs) == 1:
+        rows, columns = (2, 2) if len(metrics) in (3, 4) else grid_shape(len(metrics))
+        sheet = Sheet(rows, columns, legend, height=1.5)
+        places = {(metric, envs[0]): (i // columns, i % columns) for i, metric in enumerate(metrics)}
+    else:
+        rows, columns = len(metrics), len(envs)
+        titles = [game_name(env) if env != AVERAGE else "Average" for env in envs]
+        sheet = Sheet(rows, columns, legend, titles=titles, titles_above="first row")
+        places = {(metric, env): (i, j) for i, metric in enumerate(metrics) for j, env in enumerate(envs)}
+    if AVERAGE in envs:  # a metric that has a unit of its own in each game has no average
+        averaged = {
+            "return" if metric == "normalised_return" else metric for env, metric, _ in curves if env == AVERAGE
+        }
+        places = {key: place for key, place in places.items() if key[1] != AVERAGE or key[0] in averaged}
+    lowest = {column: max(row for row, c in places.values() if c == column) for _, column in places.values()}
+    logarithmic = [metric for metric in SPREADS if _all_positive(curves, metric)]
+    for (metric, env), (row, column) in places.items():
+        measured = "normalised_return" if (env, metric) == (AVERAGE, "return") else metric
+        axis = sheet.panel(row, column)
+        said += _draw_panel(axis, curves, env, measured, shown, logarithmic=metric in logarithmic)
+        here = [curve for (e, m, _), curve in curves.items() if (e, m) == (env, measured)]
+        undefined, ratios = sum(curve.undefined for curve in here), sum(curve.ratios for curve in here)
+        note = f"{undefined} of {ratios} undefined" if undefined else ""
+        if len(envs) == 1:
+            axis.set_title(names[metric] if env != AVERAGE or metric != "return" else "normalised return", loc="left")
+            axis.set_title(note, loc="right", fontsize=6, color="#555555")
+            where = f" in {game_name(env)}" if env != AVERAGE else ", average over games"
+            axis.set_xlabel(f"interactions{where}" if row == lowest[column] else "")
+            continue
+        if row == 0:
+            axis.set_title(sheet.titles[titles[column]])
+        if note:
+            axis.set_title(note, loc="right", fontsize=6, color="#555555", pad=1)
+        if column == 0:
+            axis.set_ylabel(names[metric])
+        if row == lowest[column]:
+            axis.set_xlabel("interactions")
+        else:
+            axis.tick_params(labelbottom=False)
+    if logarithmic:
+        said.append(f"Logarithmic: {' and '.join(names[metric] for metric in logarithmic)}.")
+    return sheet.figure, [*what_is_missing(curves, shown), *said]
+
+
+def _draw_panel(
+    axis: Axes,
+    curves: Curves,
+    env: str,
+    metric: str,
+    shown: Looks,
+    lines: Sequence[tuple[Style, float, float]] = (),
+    logarithmic: bool = False,
+) -> list[str]:
+    """All curves of a metric in a game; what is cut off, as a sentence."""
+    here = {label: curves[env, metric, label] for label in shown if (env, metric, label) in curves}
+    visible = {label: curve for label, curve in here.items() if curve.drawn}
+    end = max((float(curve.steps[-1]) for (e, _, _), curve in curves.items() if e == env), default=1.0)
+    axis.set_xlim(-0.02 * end, 1.02 * end)
+    if not visible:
+        why = "not defined" if here else "no data"
+        axis.text(0.5, 0.5, why, transform=axis.transAxes, ha="center", va="center", color="#555555")
+        axis.grid(visible=False)
+        ticks(axis)
+        axis.set_yticks([])
+        return []
+    for style, step, score in lines:
+        axis.plot([0, step], [score, score], **{**look(style), "linewidth": 0.9, "markevery": [1], "zorder": 1.8})
+    draw_curves(axis, [(shown[label], curve) for label, curve in visible.items()])
+    if logarithmic:
+        axis.set_yscale("log")
+        ratio = [curve.mean[np.isfinite(curve.mean)] for curve in visible.values()]
+        axis.set_ylim(min(map(np.min, ratio)) / 1.15, max(map(np.max, ratio)) * 1.15)
+        ticks(axis)
+        return []
+    ranges = {label: curve.range for label, curve in visible.items()}
+    ranges |= {f"cited {i}": (score, score) for i, (_, _, score) in enumerate(lines)}
+    (low, high), cut = limits(ranges, cut_off=metric.startswith("bias"))
+    if low < 0 < high and metric.startswith("bias"):
+        axis.axhline(0, color="#999999", linewidth=0.6, zorder=1)
+    axis.set_ylim(low, high)
+    ticks(axis)
+    where = game_name(env) if env != AVERAGE else "the average"
+    return [
+        f"{shown[label].name} leaves the plotted range of {metric.replace('_', ' ')} in {where} "
+        f"({ranges[label][0]:.3g} to {ranges[label][1]:.3g})."
+        for label in cut
+    ]
+
+
+def _ordered_envs(table: pd.DataFrame) -> list[str]:
+    """Alphabetical, the average last."""
+    found = sorted(set(table["env"]))
+    return [*(env for env in found if env != AVERAGE), *(env for env in found if env == AVERAGE)]
+
+
+def _shown(curves: Curves, looks: Looks) -> dict[str, Style]:
+    """The labels that are in a figure, in the order of legends."""
+    present = {label for _, _, label in curves}
+    return {label: style for label, style in looks.items() if label in present}
+
+
+def _all_positive(curves: Curves, metric: str) -> bool:
+    means = [curve.mean for (_, other, _), curve in curves.items() if other == metric]
+    finite = np.concatenate([mean[np.isfinite(mean)] for mean in means]) if means else np.empty(0)
+    return len(finite) > 0 and bool((finite > 0).all())
+
+
+def _about_average(games: int, what: str, band: bool = True) -> str:
+    spread = " (band: one standard deviation of a mean of one run, or group of runs, per game)" if band else ""
+    return f"Average: over {games} games, where all have a number{spread}; {what}."

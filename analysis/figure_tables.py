@@ -1,0 +1,209 @@
+"""The tables that figures are drawn from, and what their captions say about them.
+
+A figure is a function of its table alone, so a table that is kept gives the figure again. Tables of curves have the
+columns of analysis.metrics. What is more than there: rows with env `average`, and rows with group `cited` (a score of
+the paper, at the step it is for). What is less: a mean is left out where it is one of fewer runs than there are.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis.compare import HORIZONS, paper_table
+from analysis.metrics import COLUMNS
+from analysis.palette import Style
+from analysis.runs import AnalysisError, RunSet
+
+AVERAGE = "average"
+CITED = "cited"
+LONGEST_LIST = 4
+_KEY = ["env", "algo", "metric"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What is drawn of a label in a panel; NaN: a gap."""
+
+    steps: np.ndarray  # [n]
+    mean: np.ndarray  # [n]
+    spread: np.ndarray  # [n], one standard deviation
+    runs: list[np.ndarray]  # [m, 2] each: step, value
+    ratios: int = 0  # of groups of runs
+    undefined: int = 0  # of them
+
+    @property
+    def drawn(self) -> bool:
+        """Whether there is anything to see."""
+        return bool(np.isfinite(self.mean).any()) or len(self.runs) > 0
+
+    @property
+    def incomplete(self) -> int:
+        """At how many steps some runs, but not all, have a number."""
+        return int((~np.isfinite(self.mean)).sum()) if self.runs else 0
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """From the lowest to the highest number."""
+        spread = np.nan_to_num(self.spread)
+        numbers = [self.mean - spread, self.mean + spread, *(run[:, 1] for run in self.runs)]
+        finite = np.concatenate([part[np.isfinite(part)] for part in numbers])
+        return float(finite.min()), float(finite.max())
+
+
+def curve_table(table: pd.DataFrame, metrics: Sequence[str], averaged: Sequence[str] = ()) -> pd.DataFrame:
+    """The rows of some metrics, without means over fewer runs than there are; `averaged`: these over all games too."""
+    rows = table[table["metric"].isin([*metrics, *averaged])]
+    rows = _complete(rows)
+    shown = rows[rows["metric"].isin(metrics)]
+    envs = sorted(shown["env"].unique())
+    if averaged and len(envs) > 1:
+        shown = pd.concat([shown, _average(rows[rows["metric"].isin(averaged)], envs)], ignore_index=True)
+    return shown[COLUMNS].reset_index(drop=True)
+
+
+def _complete(rows: pd.DataFrame) -> pd.DataFrame:
+    """Without the mean and std at steps where a run, or a run of a group, is missing or its number is not defined."""
+    group = rows["group"]
+    over_runs = group == "all"
+    part = group.str.startswith(("seed_", "group_")) | over_runs
+    parts = rows[part].assign(weight=np.where(group[part].str.startswith("seed_"), 1, rows.loc[part, "n"]))
+    full = parts.groupby([*_KEY, "group"])["weight"].max().groupby(_KEY).sum()
+    here = parts[parts["value"].notna()].groupby([*_KEY, "step"])["weight"].sum()
+    expected = full.reindex(here.index.droplevel("step")).to_numpy()
+    complete = here.index[here.to_numpy() == expected]
+    known = pd.MultiIndex.from_frame(rows[[*_KEY, "step"]]).isin(complete)
+    kept = rows[part | known]
+    return kept.assign(value=kept["value"].where(known[part | known] | (kept["group"] != "all")))
+
+
+def _average(rows: pd.DataFrame, envs: Sequence[str]) -> pd.DataFrame:
+    """Means over games of the means, and the standard deviation of the mean of one run (or group) of each game.
+
+    A row is there, and may be empty, for every step that all games have: a gap is a gap here too.
+    """
+    key, count = ["algo", "metric", "step"], len(envs)
+    games = rows.groupby(key)["env"].nunique()
+    steps = games.index[games == count]
+    means = rows[rows["group"].isin(["mean", "all"])].groupby(key)["value"].sum(min_count=count) / count
+    squares = rows[rows["group"] == "std"].assign(value=lambda table: table["value"] ** 2)
+    spread = np.sqrt(squares.groupby(key)["value"].sum(min_count=count)) / count
+    both = pd.DataFrame({"mean": means.reindex(steps), "std": spread.reindex(steps)}).reset_index()
+    long = both.melt(id_vars=key, value_vars=["mean", "std"], var_name="group")
+    long = long[long["value"].notna() | (long["group"] == "mean")]
+    return long.assign(env=AVERAGE, n=count)[COLUMNS]
+
+
+def cited_rows(found: RunSet, average: bool) -> pd.DataFrame:
+    """Scores of the paper's tables, in the games whose runs are as long as those of a table."""
+    rows: list[tuple[object, ...]] = []
+    normalised: dict[str, dict[str, list[float]]] = {}
+    for env in found.envs:
+        length = max(run.total_steps for run in found.runs if run.env == env)
+        for at, horizon in HORIZONS.items():
+            table = paper_table(at)
+            if length != horizon or env not in table.scores.index:
+                continue
+            for method in table.methods:
+                score = table.scores.loc[env, method]
+                rows.append((env, f"{method} {at}", CITED, horizon, "return", score, 1))
+                human_normalised = (score - table.random[env]) / (table.human[env] - table.random[env])
+                normalised.setdefault(at, {}).setdefault(method, []).append(human_normalised)
+    for at, methods in normalised.items():
+        for method, scores in methods.items():
+            if average and len(scores) == len(found.envs) > 1:
+                label, mean = f"{method} {at}", float(np.mean(scores))
+                rows.append((AVERAGE, label, CITED, HORIZONS[at], "normalised_return", mean, len(scores)))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def read_curves(table: pd.DataFrame) -> dict[tuple[str, str, str], Curve]:
+    """By env, metric and label, as the rows of a table say; without those that are cited."""
+    curves = {}
+    rows = table[table["group"] != CITED].sort_values("step", kind="stable")
+    for (env, metric, label), part in rows.groupby(["env", "metric", "algo"], sort=False):
+        groups, steps = part["group"].to_numpy(str), part["step"].to_numpy(float)
+        values = part["value"].to_numpy(float)
+        everywhere = np.unique(steps)
+
+        def series(
+            chosen: np.ndarray, everywhere: np.ndarray = everywhere, steps: np.ndarray = steps, v: np.ndarray = values
+        ) -> np.ndarray:
+            found = np.full(len(everywhere), np.nan)
+            found[np.searchsorted(everywhere, steps[chosen])] = v[chosen]
+            return found
+
+        of_runs, of_groups = np.char.startswith(groups, "seed_"), np.char.startswith(groups, "group_")
+        curves[str(env), str(metric), str(label)] = Curve(
+            everywhere,
+            series((groups == "mean") | (groups == "all")),
+            series(groups == "std"),
+            [np.column_stack([steps, values])[groups == name] for name in np.unique(groups[of_runs])],
+            int(of_groups.sum()),
+            int(np.isnan(values[of_groups]).sum()),
+        )
+    return {key: curve for key, curve in curves.items() if curve.drawn or curve.ratios}
+
+
+def game_name(env: str) -> str:
+    """minatar_bank_heist: MinAtar Bank Heist."""
+    return " ".join({"minatar": "MinAtar"}.get(word, word.capitalize()) for word in env.split("_"))
+
+
+def count_runs(table: pd.DataFrame) -> str:
+    """How many runs a label has in a game."""
+    seeds = table[table["group"].str.startswith("seed_")]
+    if len(seeds):
+        counts = seeds.groupby(["env", "algo"])["group"].nunique()
+    else:
+        counts = table[table["group"].str.startswith("group_") | (table["group"] == "all")]["n"]
+    return number_of_runs(counts)
+
+
+def number_of_runs(counts: "pd.Series[int]") -> str:
+    """1 run of each label; or 3 to 5 runs of each label."""
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low} run{'s' * (low > 1)} of each label" if low == high else f"{low} to {high} runs of each label"
+
+
+def what_is_missing(curves: Mapping[tuple[str, str, str], Curve], looks: Mapping[str, Style]) -> list[str]:
+    """Sentences for a caption: means that are not drawn, labels that are not in every game, ratios without a value."""
+    said = []
+    incomplete = {
+        f"{looks[label].name} in {game_name(env)} at {curve.incomplete} of {len(curve.steps)} steps": None
+        for (env, _, label), curve in curves.items()
+        if curve.incomplete
+    }
+    if incomplete:
+        said.append(f"No mean is drawn where a run has no number: {listed(incomplete)}.")
+    games = sorted({env for env, _, _ in curves} - {AVERAGE})
+    absent = []
+    for label in looks:
+        here = {env for env, _, other in curves if other == label} - {AVERAGE}
+        if here and len(here) < len(games):
+            absent.append(f"{looks[label].name} ({listed(game_name(env) for env in games if env not in here)})")
+    if absent:
+        also = " and so not in the average" if AVERAGE in {env for env, _, _ in curves} else ""
+        said.append(f"Not in every game{also}: {listed(absent)}.")
+    ratios = sum(curve.ratios for (_, metric, _), curve in curves.items() if metric.startswith("normalised_"))
+    undefined = sum(curve.undefined for curve in curves.values())
+    if undefined:
+        said.append(
+            f"{undefined} of {ratios} ratios to normalised performance are not defined, because it is not clearly "
+            "above zero or not known at that step: gaps."
+        )
+    return said
+
+
+def listed(items: Iterable[str]) -> str:
+    """a, b, c, d and 3 more."""
+    found = list(items)
+    more = f" and {len(found) - LONGEST_LIST} more" if len(found) > LONGEST_LIST else ""
+    return ", ".join(found[:LONGEST_LIST]) + more
+
+
+def need(condition: bool, reason: str) -> None:
+    """A figure is not drawn for this reason, unless the condition holds."""
+    if not condition:
+        raise AnalysisError(reason)

@@ -1,0 +1,268 @@
+"""Static figures, as SVG and PNG, each beside the table that it is drawn from.
+
+    python -m analysis.figures runs/target_network --out figures        # from runs
+    python -m analysis.figures figures/*.csv --out again                # the same pictures, from the tables
+
+learning_curves  returns in each game, and the mean over games; scores that the paper cites as lines
+study            the paper's four rows: return, bias, normalised std, normalised Jensen gap
+ablation         learning curves of MeanQ and Rainbow with a larger model, more updates, or both
+mechanism        correlation of members, effective ensemble size, shared and member variance
+aggregates       interquartile mean, median, mean and optimality gap over games, with intervals
+profiles         the share of runs above each score
+improvements     how likely a run of one label is above a run of another one
+
+A figure for which there are no data is not drawn, and why is said. Tables are drawn with the same colours only where
+all labels of the study are in the tables that are given, because overrides of an algorithm share what is left of them.
+"""
+
+import argparse
+import io
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from analysis import aggregate
+from analysis.aggregate_figures import draw_aggregates, draw_improvements, draw_profiles, pairs_to_compare
+from analysis.curve_figures import (
+    MECHANISM_AVERAGES,
+    MECHANISM_ROWS,
+    STUDY_AVERAGES,
+    STUDY_ROWS,
+    draw_ablation,
+    draw_learning_curves,
+    draw_mechanism,
+    draw_study,
+)
+from analysis.figure_tables import AVERAGE, CITED, cited_rows, curve_table, need
+from analysis.metrics import Metrics, compute, say
+from analysis.palette import Style, split_label, styles
+from analysis.panels import save, settings
+from analysis.runs import AnalysisError, RunSet, read_runs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_COLUMNS = 5  # games of a figure with a row per metric; more are too narrow to be read
+Looks = Mapping[str, Style]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure in <name>.svg and <name>.png, and <name>.csv, the table that it shows."""
+
+    name: str
+    title: str
+    caption: str
+    data: pd.DataFrame
+
+
+@dataclass
+class Drawings:
+    """What was drawn, and why something was not, by name."""
+
+    drawn: list[Drawn] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A figure: its table from runs (AnalysisError: why there is none), and the picture and caption of a table."""
+
+    title: str
+    select: Callable[[RunSet, Metrics], pd.DataFrame]
+    draw: Callable[[pd.DataFrame, Looks], tuple["Figure", str]]
+    labels: str = "algo"  # the column with the labels
+
+
+def draw_all(found: RunSet, metrics: Metrics, directory: Path, only: Iterable[str] | None = None) -> Drawings:
+    """Every figure that the runs have data for, into a directory."""
+    drawings = Drawings()
+    looks = styles(found.labels)
+    for name in KINDS if only is None else only:
+        try:
+            table = KINDS[name].select(found, metrics)
+        except AnalysisError as error:
+            drawings.missing[name] = str(error)
+            continue
+        drawings.drawn.append(draw_table(name, table, looks, directory))
+    return drawings
+
+
+def draw_table(name: str, table: pd.DataFrame, looks: Looks, directory: Path) -> Drawn:
+    """One figure from its table; what is drawn is what the file says, digit by digit."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    (directory / f"{name}.csv").write_text(text)
+    table = pd.read_csv(io.StringIO(text))
+    kind = KINDS[name]
+    with settings():
+        figure, caption = kind.draw(table, looks)
+        save(figure, directory / name, kind.title, caption)
+    return Drawn(name, kind.title, caption, table)
+
+
+# --- which rows a figure shows --------------------------------------------------------------------------------------
+
+
+def select_learning_curves(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+    """Returns, their average over games where they can be normalised, and what the paper cites."""
+    return _learning_curves(found, metrics.table)
+
+
+def select_ablation(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+    """The same of Rainbow, its variants, and the main agent."""
+    algorithms = {label: split_label(label)[0] for label in found.labels}
+    variants = [label for label, name in algorithms.items() if name.startswith("rainbow_")]
+    need(bool(variants), "no runs of a variant of Rainbow (a label that begins with rainbow_)")
+    wanted = [*variants, *(label for label, name in algorithms.items() if name in ("rainbow", "meanq_rainbow"))]
+    need(len(wanted) > 1, f"{variants[0]} alone: neither Rainbow nor the main agent to compare it with")
+    return _learning_curves(found, metrics.table[metrics.table["algo"].isin(wanted)])
+
+
+def select_study(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+    """The paper's four metrics; std and gap as they are where no game has scores to normalise by."""
+    table = metrics.table
+    unnormalised = "normalised_std" not in set(table["metric"])
+    left_out = {"normalised_std", "normalised_jensen_gap"} if unnormalised else {"std", "jensen_gap"}
+    rows = curve_table(table, [name for name in STUDY_ROWS if name not in left_out], STUDY_AVERAGES)
+    if "normalised_return" not in set(rows["metric"]):  # where not every game has such a score, there is no average
+        rows = rows[rows["env"] != AVERAGE]
+    need(not rows.empty, "no run has been evaluated yet")
+    return _fewer_columns(rows)
+
+
+def select_mechanism(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+    """Of ensembles only."""
+    rows = curve_table(metrics.table, list(MECHANISM_ROWS), MECHANISM_AVERAGES)
+    need(not rows.empty, "no ensemble has been probed")
+    return _fewer_columns(rows)
+
+
+def select_aggregates(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+    """With the step that scores are from."""
+    scores = aggregate.collect(found)
+    return aggregate.aggregates(scores).assign(steps=_steps(scores))
+
+
+def select_profiles(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+    """From 0 to the highest score, or to twice the reference."""
+    scores = aggregate.collect(found)
+    highest = max(float(matrix.max()) for matrix in scores.matrices.values())
+    need(highest > 0, "no score is above that of random play")
+    runs = {label: matrix.size for label, matrix in scores.matrices.items()}
+    table = aggregate.profiles(scores, np.linspace(0, min(highest, aggregate.THRESHOLDS[-1]), 41))
+    return table.assign(runs=table["label"].map(runs), steps=_steps(scores))
+
+
+def select_improvements(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+    """Of every two labels; of many labels, of one with every other one."""
+    scores = aggregate.collect(found)
+    need(len(scores.matrices) > 1, "one label only: nothing to compare it with")
+    table = aggregate.improvements(scores, pairs_to_compare(list(scores.matrices)))
+    return table.assign(games=len(scores.envs), steps=_steps(scores))
+
+
+def _learning_curves(found: RunSet, rows: pd.DataFrame) -> pd.DataFrame:
+    table = curve_table(rows, ["return"], ["normalised_return"])
+    need(not table.empty, "no run has been evaluated yet")
+    from_paper = cited_rows(found, average=AVERAGE in set(table["env"]))
+    return pd.concat([table, from_paper], ignore_index=True) if len(from_paper) else table
+
+
+def _fewer_columns(rows: pd.DataFrame) -> pd.DataFrame:
+    """With more games than there is room for, their average only."""
+    if rows[rows["env"] != AVERAGE]["env"].nunique() <= MOST_COLUMNS:
+        return rows
+    average = rows[rows["env"] == AVERAGE]
+    need(
+        not average.empty,
+        f"more than {MOST_COLUMNS} games, and no average over them: give the directories of at most {MOST_COLUMNS}",
+    )
+    return average
+
+
+def _steps(scores: aggregate.Scores) -> str:
+    steps = sorted(set(scores.steps.values()))
+    return f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+KINDS = {
+    "learning_curves": Kind("Learning curves", select_learning_curves, draw_learning_curves),
+    "study": Kind("Return, bias, standard deviation and Jensen gap", select_study, draw_study),
+    "ablation": Kind("Larger model and more updates", select_ablation, draw_ablation),
+    "mechanism": Kind("What the members of ensembles share", select_mechanism, draw_mechanism),
+    "aggregates": Kind("Aggregates over games", select_aggregates, draw_aggregates, "label"),
+    "profiles": Kind("Performance profiles", select_profiles, draw_profiles, "label"),
+    "improvements": Kind("Probability of improvement", select_improvements, draw_improvements, "label"),
+}
+
+
+def read_tables(paths: Sequence[Path]) -> dict[str, pd.DataFrame]:
+    """Tables of figures by name, which is that of the file."""
+    tables = {}
+    for path in paths:
+        if path.stem not in KINDS:
+            raise AnalysisError(f"{path}: not the table of a figure; those are called {', '.join(KINDS)}.csv")
+        try:
+            table = pd.read_csv(path)
+        except (OSError, ValueError) as error:
+            raise AnalysisError(f"{path}: {' '.join(str(error).split())}") from None
+        if KINDS[path.stem].labels not in table:
+            raise AnalysisError(f"{path}: not the table of {path.stem}: no column {KINDS[path.stem].labels}")
+        tables[path.stem] = table
+    return tables
+
+
+def all_labels(tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """Of the tables together, without what the paper cites."""
+    found: set[str] = set()
+    for name, table in tables.items():
+        rows = table[table["group"] != CITED] if "group" in table else table
+        found |= set(rows[KINDS[name].labels])
+        found |= set(rows["other"]) if "other" in rows else set()
+    return sorted(found)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    assert __doc__
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis.figures", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("paths", type=Path, nargs="+", help="directories with runs anywhere below, or tables (.csv)")
+    parser.add_argument("--out", type=Path, required=True, help="directory for the figures and their tables")
+    parser.add_argument("--only", type=lambda text: text.split(","), help=f"some of {','.join(KINDS)}; otherwise all")
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.only or []) - set(KINDS))
+    if unknown:
+        parser.error(f"--only {','.join(unknown)}: no such figure; there are {', '.join(KINDS)}")
+    tables = [path.suffix == ".csv" for path in options.paths]
+    if any(tables) and not all(tables):
+        parser.error("write directories with runs, or tables, but not both")
+    try:
+        if all(tables):
+            read = read_tables(options.paths)
+            looks = styles(all_labels(read))
+            chosen = [name for name in read if options.only is None or name in options.only]
+            drawings = Drawings([draw_table(name, read[name], looks, options.out) for name in chosen])
+        else:
+            found = read_runs(options.paths)
+            metrics = compute(found)
+            say([*found.messages(), *metrics.messages()])
+            drawings = draw_all(found, metrics, options.out, options.only)
+    except AnalysisError as error:
+        sys.exit(f"analysis: {error}")
+    say(f"no {name}: {reason}" for name, reason in drawings.missing.items())
+    for drawn in drawings.drawn:
+        print(f"{options.out / drawn.name}.svg: {drawn.title}. {drawn.caption}")
+
+
+if __name__ == "__main__":
+    main()

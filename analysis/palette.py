@@ -1,0 +1,165 @@
+"""One colour, dash and marker per algorithm, the same in every figure and in the report.
+
+Colours are built on those of Okabe and Ito and of Tol. Within each of the paper's studies they can be told apart with
+any of the common colour deficiencies (tests/test_analysis_palette.py computes it); between families, where there are
+too many for that, colours come close to each other. No two algorithms have both the same dash and the same marker, so
+that a black-and-white print can be read.
+
+An algorithm of `conf/algo` always looks the same, whatever else is shown. So does a method that the paper cites. Of the
+labels with overrides, the first one of an algorithm that is not shown itself takes the looks of that algorithm. All
+others, in the order of the legend, take a colour that is not in use, or is least in use, and a dash and marker that are
+not: so more overrides of the algorithms that are there change no label above them.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import product
+
+Dash = tuple[float, ...]  # lengths on, off, on, ... in line widths; empty: solid
+
+SOLID: Dash = ()
+DASHED: Dash = (4, 1.5)
+DASH_DOT: Dash = (5, 1.5, 1, 1.5)
+DASH_DOT_DOT: Dash = (5, 1.5, 1, 1.5, 1, 1.5)
+LONG: Dash = (9, 2)
+DOTTED: Dash = (1, 1.5)  # kept for cited scores
+_DASHES = (SOLID, DASHED, DASH_DOT, LONG, DASH_DOT_DOT)
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")  # as matplotlib names them
+
+LONGEST_NAME = 44
+
+
+@dataclass(frozen=True)
+class Style:
+    """How an algorithm is drawn, and what it is called."""
+
+    colour: str  # #rrggbb
+    dash: Dash
+    marker: str
+    name: str
+
+
+# Colours that are apart from each other; a shade is what an algorithm of another family has of the same hue.
+_HUES = {
+    "blue": "#0072B2",
+    "vermillion": "#D55E00",
+    "green": "#009E73",
+    "pink": "#CC79A7",
+    "orange": "#E69F00",
+    "sky": "#56B4E9",
+    "wine": "#882255",
+    "black": "#000000",
+    "indigo": "#332288",
+    "olive": "#999933",
+    "brown": "#7A4B1E",
+    "grey": "#6E6E6E",
+}
+
+# In the order of legends. Shades: a dark and a light green, and so on, where a hue is used twice.
+_ALGORITHMS: dict[str, tuple[str, Style]] = {
+    "dqn": ("blue", Style("#0072B2", LONG, "o", "DQN")),
+    "dqn_no_target": ("sky", Style("#56B4E9", DASHED, "s", "DQN, no target")),
+    "double_dqn": ("indigo", Style("#44339C", LONG, "v", "Double DQN")),
+    "avg_dqn": ("green", Style("#009E73", DASH_DOT, "^", "Avg-DQN")),
+    "ens_dqn": ("orange", Style("#E69F00", DASH_DOT_DOT, "D", "Ens-DQN")),
+    "ebql": ("pink", Style("#D684B8", DASH_DOT, "P", "EBQL")),
+    "maxmin": ("olive", Style("#999933", DASH_DOT, "X", "Maxmin")),
+    "bootstrapped_dqn": ("brown", Style("#5C4033", DASH_DOT_DOT, "<", "Bootstrapped DQN")),
+    "meanq": ("vermillion", Style("#D55E00", SOLID, "v", "MeanQ")),
+    "meanq_no_target": ("wine", Style("#882255", DASHED, "o", "MeanQ, no target")),
+    "rainbow": ("pink", Style("#CC79A7", SOLID, "s", "Rainbow")),
+    "rainbow_canonical": ("wine", Style("#AA4499", LONG, "D", "Rainbow (canonical)")),
+    "rainbow_large": ("sky", Style("#33BBEE", DASHED, "^", "Rainbow, larger model")),
+    "rainbow_more_updates": ("green", Style("#117733", DASH_DOT, "D", "Rainbow, more updates")),
+    "rainbow_large_more_updates": ("indigo", Style("#332288", LONG, "X", "Rainbow, larger, more updates")),
+    "sunrise": ("orange", Style("#DDAA33", DASH_DOT_DOT, "P", "SUNRISE")),
+    "meanq_rainbow_target": ("grey", Style("#6E6E6E", DASHED, "*", "MeanQ + Rainbow, target")),
+    "meanq_rainbow": ("black", Style("#000000", SOLID, "*", "MeanQ + Rainbow")),
+}
+ALGORITHMS = tuple(_ALGORITHMS)
+
+# Methods of the paper's tables (analysis/data) that are none of ours, and the algorithm that the others are.
+_CITED = {
+    "ppo": Style("#7A4B1E", DOTTED, "v", "PPO"),
+    "simple": Style("#2F6FA8", DOTTED, "o", "SimPLe"),
+    "curl": Style("#3A9A3A", DOTTED, "^", "CURL"),
+    "drq": Style("#771155", DOTTED, "X", "DrQ"),
+}
+_SAME_AS = {"meanq": "meanq_rainbow"}
+
+
+def styles(labels: Iterable[str]) -> dict[str, Style]:
+    """By label, in the order of legends. Ask once for all labels of a study, so that they keep their looks."""
+    wanted = order(labels)
+    looks = {label: label for label in wanted if label in _ALGORITHMS}  # the algorithm that a label looks like
+    for label in wanted:
+        algorithm, _ = split_label(label)
+        if algorithm in _ALGORITHMS and algorithm not in looks.values():
+            looks[label] = algorithm
+    found = {label: replace(_ALGORITHMS[name][1], name=readable(label)) for label, name in looks.items()}
+    used = Counter(_ALGORITHMS[name][0] for name in looks.values())
+    taken = {(style.dash, style.marker) for style in found.values()}
+    for label in wanted:
+        if label not in found:
+            hue = min(_HUES, key=lambda name: used[name])  # the first of those least in use
+            dash, marker = next((pair for pair in _by_turns() if pair not in taken), (SOLID, "o"))
+            found[label] = Style(_HUES[hue], dash, marker, readable(label))
+            used[hue] += 1
+            taken.add((dash, marker))
+    return {label: found[label] for label in wanted}
+
+
+def cited(method: str, at: str) -> Style:
+    """A method of the paper's table of this horizon (100k, 500k), in the colour of the algorithm that it is."""
+    if method in _CITED:
+        return _CITED[method]
+    algorithm = "rainbow_canonical" if (method, at) == ("rainbow", "500k") else _SAME_AS.get(method, method)
+    style = _ALGORITHMS[algorithm][1]
+    return replace(style, dash=DOTTED, name={"meanq": "MeanQ", "rainbow": "Rainbow"}.get(method, style.name))
+
+
+def order(labels: Iterable[str]) -> list[str]:
+    """In the order of legends: as the algorithms of `conf/algo`, each before its overrides; others at the end."""
+
+    def key(label: str) -> tuple[object, ...]:
+        algorithm, overrides = split_label(label)
+        rank = ALGORITHMS.index(algorithm) if algorithm in _ALGORITHMS else len(ALGORITHMS)
+        return rank, _natural(algorithm), _natural(overrides), label
+
+    return sorted(set(labels), key=key)
+
+
+def split_label(label: str) -> tuple[str, str]:
+    """The algorithm, and what was overridden: of `meanq__ensemble_size=10`, or of `meanq {algo.ensemble_size=10}`."""
+    algorithm, *rest = re.split(r"__|,| ?\{", label, maxsplit=1)
+    return algorithm, re.sub(r"__|[{},] ?", ", ", rest[0]).strip(", ") if rest else ""
+
+
+def readable(label: str) -> str:
+    """What to call it: MeanQ (ensemble_size=10). The middle of a long one is left out."""
+    algorithm, overrides = split_label(label)
+    if algorithm not in _ALGORITHMS:
+        name = label
+    else:
+        name = _ALGORITHMS[algorithm][1].name
+        if overrides:
+            shown = re.sub(r"(^|, |: )algo[.]", r"\1", overrides)
+            name += f" ({shown})"
+    if len(name) > LONGEST_NAME:
+        half = (LONGEST_NAME - 1) // 2
+        name = f"{name[:half]}…{name[-half:]}"
+    return name
+
+
+def _by_turns() -> Iterable[tuple[Dash, str]]:
+    """Pairs of dash and marker; neighbours differ in both."""
+    pairs = list(product(range(len(_DASHES)), range(len(_MARKERS))))
+    return [(_DASHES[(i + j) % len(_DASHES)], _MARKERS[j]) for i, j in pairs]
+
+
+def _natural(text: str) -> tuple[tuple[int, float, str], ...]:
+    """So that 2 comes before 10."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", text)
+    return tuple((1, float(part), "") if i % 2 else (0, 0.0, part) for i, part in enumerate(parts))

@@ -1,0 +1,82 @@
+"""One page with every table and figure of a set of runs, and the same as CSV, SVG and PNG beside it.
+
+    python -m analysis.report runs/target_network
+
+The page, report/index.html below the first path (or `--out`), opens from disk and needs no network. Hover over curves
+to read them; hide a method or a game and it is hidden everywhere; click a table's head to sort it. What is wrong with
+the runs comes first, and every figure has the commands that make its runs again.
+"""
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from analysis.metrics import DEFAULT_BIAS, compute, say
+from analysis.pages import Section, TableBlock
+from analysis.runs import BIASES, AnalysisError, read_runs
+from analysis.sections import Report
+
+
+def default_directory(path: Path) -> Path:
+    """`report`, below a study; beside a run, because a run's directory is its own."""
+    return (path.parent if re.fullmatch(r"seed_\d+", path.resolve().name) else path) / "report"
+
+
+def write(report: Report, sections: Sequence[Section], directory: Path) -> Path:
+    """index.html and tables/*.csv; files of an older page that this one does not have are removed."""
+    page = directory / "index.html"
+    older = _files_of(page)
+    (directory / "tables").mkdir(parents=True, exist_ok=True)
+    for section in sections:
+        for block in section.blocks:
+            if isinstance(block, TableBlock) and block.name:
+                frames = {
+                    f"tables/{name}.csv": frame for name, frame in ((block.name, block.frame), *block.behind.items())
+                }
+                block.files = list(frames)
+                for name, frame in frames.items():
+                    frame.to_csv(directory / name, index=False, float_format="%.6g", lineterminator="\n")
+    html = report.render(sections)
+    page.write_text(html, encoding="utf-8")
+    for name in older - _files_of(page):
+        (directory / name).unlink(missing_ok=True)
+    return page
+
+
+def _files_of(page: Path) -> set[str]:
+    """What a page links to."""
+    if not page.is_file():
+        return set()
+    return set(re.findall(r'<a href="((?:tables|figures)/[\w.-]+\.(?:csv|svg|png))"', page.read_text(encoding="utf-8")))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    assert __doc__
+    parser = argparse.ArgumentParser(prog="python -m analysis.report", description=__doc__.splitlines()[0])
+    parser.add_argument("runs", type=Path, nargs="+", help="directories with runs anywhere below, e.g. runs/techniques")
+    parser.add_argument("--out", type=Path, help="directory of the page (default: report, below the first of `runs`)")
+    parser.add_argument("--bias", choices=list(BIASES), default=DEFAULT_BIAS, help="see analysis.metrics (%(default)s)")
+    options = parser.parse_args(arguments)
+    directory = options.out or default_directory(options.runs[0])
+    command = f"python -m analysis.report {shlex.join(map(str, options.runs))}"
+    command += f" --bias {options.bias}" if options.bias != DEFAULT_BIAS else ""
+    try:
+        found = read_runs(options.runs)
+        metrics = compute(found, [options.bias])
+        report = Report(found, metrics, options.bias, directory, command)
+        sections = report.sections()
+        page = write(report, sections, directory)
+    except AnalysisError as error:
+        sys.exit(f"analysis: {error}")
+    except OSError as error:
+        sys.exit(f"analysis: {error.filename}: {error.strerror}; --out DIRECTORY writes the report elsewhere")
+    say(report.messages())
+    print(f"{page}: {report.size}")
+
+
+if __name__ == "__main__":
+    main()

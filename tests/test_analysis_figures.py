@@ -1,0 +1,406 @@
+"""Figures show what their tables say, gaps included, and nothing in them lies over something else."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
+
+from analysis import aggregate, figures
+from analysis.compare import paper_table
+from analysis.figures import KINDS, draw_all
+from analysis.metrics import Metrics, compute
+from analysis.palette import styles
+from analysis.panels import compact, grid_shape, limits, settings
+from analysis.runs import RunSet, read_runs
+from tests.synthetic_runs import gaussian_q, write_run
+
+GAMES = list(paper_table("100k").scores.index)
+SIX = ["dqn", "dqn_no_target", "avg_dqn", "ens_dqn", "meanq", "meanq_no_target"]
+MANY = ["rainbow", "meanq_rainbow", *(f"meanq_rainbow__exploration=epsilon_greedy__batch_size={i}" for i in range(10))]
+
+
+def write_study(
+    root: Path, games: Sequence[str], labels: Sequence[str], seeds: int = 2, top: float = 8, **more: Any
+) -> None:
+    """Curves that rise from 1 to about `top`, five evaluations and probes."""
+    steps = [20_000, 40_000, 60_000, 80_000, 100_000]
+    for i, env in enumerate(games):
+        for j, label in enumerate(labels):
+            for seed in range(seeds):
+                generator = np.random.default_rng([i, j, seed])
+                returns = {step: 1 + (top - 1) * step / 1e5 + generator.normal(0, 0.2) for step in steps}
+                q = {step: gaussian_q(generator, 3, 1 if label == "dqn" else 3, 2, 0.5, 0.5) for step in steps}
+                write_run(root, env, label, seed, returns, values=1.0, discounted=0.5, q=q, **more)
+
+
+def study(root: Path, *args: Any, **more: Any) -> tuple[RunSet, Metrics]:
+    write_study(root, *args, **more)
+    found = read_runs([root])
+    return found, compute(found)
+
+
+def picture(found: RunSet, metrics: Metrics, name: str) -> tuple[Figure, str, pd.DataFrame]:
+    table = KINDS[name].select(found, metrics)
+    with settings():
+        figure, caption = KINDS[name].draw(table, styles(found.labels))
+    return figure, caption, table
+
+
+def mean_lines(axis: Axes, labels: Sequence[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """By label: x and y of the line in its colour."""
+    colours = {style.colour: label for label, style in styles(labels).items()}
+    return {
+        colours[str(line.get_color())]: (np.asarray(line.get_xdata()), np.asarray(line.get_ydata()))
+        for line in axis.lines
+        if line.get_color() in colours
+    }
+
+
+def panel(figure: Figure, title: str) -> Axes:
+    (axis,) = [axis for axis in figure.axes if title in (axis.get_title(), axis.get_title(loc="left"))]
+    return axis
+
+
+def shown_text(figure: Figure) -> dict[str, Bbox]:
+    """What is written, and where, in pixels; ticks outside of the axes are not."""
+    figure.set_dpi(150)  # as it is saved: letters have whole pixels
+    canvas = FigureCanvasAgg(figure)
+    with settings():
+        canvas.draw()
+    renderer = canvas.get_renderer()
+    texts: list[Any] = [text for legend in figure.legends for text in legend.get_texts()]
+    for axis in figure.axes:
+        texts += [axis.title, axis._left_title, axis._right_title, axis.xaxis.label, axis.yaxis.label, *axis.texts]  # type: ignore[attr-defined]
+        for which in (axis.xaxis, axis.yaxis):
+            low, high = sorted(which.get_view_interval())
+            for tick in which.get_major_ticks():
+                if low <= tick.get_loc() <= high and tick.label1.get_visible():
+                    texts.append(tick.label1)
+    shown = [text for text in texts if text.get_text() and text.get_visible()]
+    return {f"{i}: {text.get_text()}": text.get_window_extent(renderer) for i, text in enumerate(shown)}
+
+
+def assert_readable(figure: Figure) -> None:
+    boxes = shown_text(figure)
+    assert boxes
+    width, height = figure.canvas.get_width_height()
+    for name, box in boxes.items():
+        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height, f"{name!r} is cut off"
+    for (a, first), (b, second) in combinations(boxes.items(), 2):
+        assert not first.overlaps(second), f"{a!r} lies over {b!r}"
+    for i, first_axes in enumerate(figure.axes):
+        assert first_axes.has_data() or first_axes.texts, "empty axes"
+        for second_axes in figure.axes[i + 1 :]:
+            assert not first_axes.bbox.overlaps(second_axes.bbox)
+
+
+def test_what_is_drawn_is_what_the_table_says(tmp_path: Path) -> None:
+    found, metrics = study(tmp_path, ["a", "b"], ["dqn", "meanq"], seeds=3)
+    figure, caption, table = picture(found, metrics, "learning_curves")
+    axis = panel(figure, "A")
+    rows = table[table["env"] == "a"]
+    for label, (steps, heights) in mean_lines(axis, found.labels).items():
+        runs = {run.seed: run.episode_means["return"] for run in found.of("a", label)}
+        slow = pd.DataFrame(runs).mean(axis=1)
+        assert steps.tolist() == slow.index.tolist()
+        np.testing.assert_allclose(heights, slow)
+        mean = rows[(rows["algo"] == label) & (rows["group"] == "mean")]
+        np.testing.assert_array_equal(heights, mean["value"])
+    (faded,) = [item for item in axis.collections if isinstance(item, LineCollection)]
+    drawn = sorted(tuple(segment[:, 1]) for segment in faded.get_segments())
+    assert drawn == sorted(tuple(run.episode_means["return"]) for run in found.runs if run.env == "a")
+    (band,) = [item for item in axis.collections if isinstance(item, PolyCollection)]
+    values = pd.DataFrame({run.seed: run.episode_means["return"] for run in found.of("a", "dqn")})
+    low = (values.mean(axis=1) - values.std(axis=1, ddof=1)).to_numpy()
+    np.testing.assert_allclose(band.get_paths()[0].vertices[: len(low), 1], low)
+    assert "3 runs of each label" in caption and "one standard deviation" in caption
+
+
+def test_the_average_is_over_games_and_its_spread_that_of_one_run_per_game(tmp_path: Path) -> None:
+    found, metrics = study(tmp_path, ["a", "b"], ["dqn"], seeds=3)
+    figure, _, table = picture(found, metrics, "learning_curves")
+    _, heights = mean_lines(panel(figure, "Average, normalised"), found.labels)["dqn"]
+    games = [
+        pd.DataFrame({run.seed: run.episode_means["normalised_return"] for run in found.of(env, "dqn")})
+        for env in ("a", "b")
+    ]
+    np.testing.assert_allclose(heights, (games[0].mean(axis=1) + games[1].mean(axis=1)) / 2)
+    spread = table[(table["env"] == "average") & (table["group"] == "std")]["value"]
+    variance = (games[0].var(axis=1, ddof=1) + games[1].var(axis=1, ddof=1)) / 4  # of (X + Y) / 2
+    np.testing.assert_allclose(spread, np.sqrt(variance))
+
+
+def test_undefined_ratios_are_gaps_with_their_number(tmp_path: Path) -> None:
+    everywhere = range(10, 150, 10)
+    for seed, score in enumerate((5.0, -5.0)):  # at every other step the mean performance is not clearly above zero
+        generator = np.random.default_rng(seed)
+        q = {step: gaussian_q(generator, 3, 2, 2, 0.5, 0.5) for step in everywhere}
+        returns = {step: score if step % 20 else 8 + seed / 100 for step in everywhere}
+        write_run(tmp_path, "a", "meanq", seed, returns, q=q)
+    found = read_runs([tmp_path])
+    figure, caption, _ = picture(found, compute(found), "study")
+    axis = panel(figure, "normalised std")
+    steps, heights = mean_lines(axis, found.labels)["meanq"]
+    assert steps.tolist() == list(everywhere)
+    assert np.isnan(heights).tolist() == [True, False] * 7
+    (line,) = axis.lines
+    assert line.get_markevery() == list(range(1, 14, 2)), "what has no neighbour to be joined with has a marker"
+    assert axis.get_title(loc="right") == "7 of 14 undefined"
+    assert "14 of 28 ratios" in caption
+    assert axis.get_yscale() == "log"
+
+
+def test_a_gap_in_one_game_is_a_gap_in_the_average(tmp_path: Path) -> None:
+    for env in ("a", "b"):
+        for seed in range(2):
+            q = {step: gaussian_q(np.random.default_rng(seed), 3, 2, 2, 0.5, 0.5) for step in (10, 20, 30)}
+            middle = 8 if env == "a" else [5, -5][seed]
+            write_run(tmp_path, env, "meanq", seed, {10: 8, 20: middle, 30: 8}, q=q)
+    found = read_runs([tmp_path])
+    figure, _, _ = picture(found, compute(found), "study")
+    averages = [axis for axis in figure.axes if axis.get_position().x0 > 0.65]
+    assert len(averages) == 4
+    _, heights = mean_lines(averages[2], found.labels)["meanq"]
+    assert np.isnan(heights).tolist() == [False, True, False]
+
+
+def test_games_without_scores_to_normalise_by_have_no_average_and_say_what_they_lack(tmp_path: Path) -> None:
+    write_study(tmp_path, ["a"], ["meanq"])
+    found, metrics = study(
+        tmp_path, ["chain"], ["meanq"], true_q=np.ones((3, 2)), overrides={"env.reference_score": None}
+    )
+    figure, _, table = picture(found, metrics, "study")
+    assert set(table["env"]) == {"a", "chain"} and len(figure.axes) == 2 * 5
+    assert [text.get_text() for axis in figure.axes for text in axis.texts] == ["no data"] * 3
+    assert_readable(figure)
+    alone = RunSet([run for run in found.runs if run.env == "chain"])
+    figure, _, table = picture(alone, compute(alone), "study")
+    assert [axis.get_title(loc="left") for axis in figure.axes][2:] == ["bias to true Q*", "std of V(s0)", "Jensen gap"]
+    assert_readable(figure)
+
+
+def test_a_panel_in_which_nothing_is_defined_says_so(tmp_path: Path) -> None:
+    for env, score in (("a", 8.0), ("b", -8.0)):
+        for seed in range(2):
+            q = {10: gaussian_q(np.random.default_rng(seed), 3, 2, 2, 0.5, 0.5)}
+            write_run(tmp_path, env, "meanq", seed, {10: score}, q=q)
+    found = read_runs([tmp_path])
+    figure, _, _ = picture(found, compute(found), "study")
+    assert [text.get_text() for axis in figure.axes for text in axis.texts] == ["not defined"] * 2
+    assert_readable(figure)
+
+
+def test_a_mean_ends_where_a_run_ends(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", "dqn", 0, {10: 1, 20: 2, 30: 3})
+    write_run(tmp_path, "a", "dqn", 1, {10: 3}, state="failed", overrides={"total_steps": 30})
+    found = read_runs([tmp_path])
+    figure, caption, table = picture(found, compute(found), "learning_curves")
+    (axis,) = figure.axes
+    _, heights = mean_lines(axis, found.labels)["dqn"]
+    np.testing.assert_array_equal(heights, [2, np.nan, np.nan])
+    assert "No mean is drawn where a run has no number: DQN in A at 2 of 3 steps" in caption
+    assert table[table["group"] == "mean"]["step"].tolist() == [10]
+    (faded,) = axis.collections
+    assert isinstance(faded, LineCollection)
+    assert [segment[:, 1].tolist() for segment in faded.get_segments()] == [[1, 2, 3], [3]]
+
+
+def test_statistics_of_fewer_runs_than_there_are_are_left_out(tmp_path: Path) -> None:
+    for seed, last in ((0, 30), (1, 30), (2, 20)):
+        generator = np.random.default_rng(seed)
+        q = {step: gaussian_q(generator, 3, 2, 2, 0.5, 0.5) for step in range(10, last + 1, 10)}
+        returns = dict.fromkeys(q, 8 + seed / 10)
+        write_run(tmp_path, "a", "meanq", seed, returns, q=q, overrides={"total_steps": 30})
+    found = read_runs([tmp_path])
+    for name, title in (("study", "normalised std"), ("mechanism", "effective size")):
+        figure, _, _ = picture(found, compute(found), name)
+        steps, heights = mean_lines(panel(figure, title), found.labels)["meanq"]
+        assert steps.tolist() == [10, 20, 30]
+        assert np.isnan(heights).tolist() == [False, False, True]
+
+
+def test_a_label_that_a_game_does_not_have_is_named(tmp_path: Path) -> None:
+    write_study(tmp_path, ["a", "b"], ["dqn"])
+    found, metrics = study(tmp_path, ["a"], ["meanq"])
+    figure, caption, _ = picture(found, metrics, "learning_curves")
+    shown = {axis.get_title(): set(mean_lines(axis, found.labels)) for axis in figure.axes}
+    assert shown == {"A": {"dqn", "meanq"}, "B": {"dqn"}, "Average, normalised": {"dqn"}}
+    assert "Not in every game and so not in the average: MeanQ (B)" in caption
+
+
+def test_scores_of_the_paper_are_shown_at_their_horizon_only(tmp_path: Path) -> None:
+    found, metrics = study(tmp_path / "x", ["asterix", "minatar_asterix"], ["meanq_rainbow"])
+    figure, caption, table = picture(found, metrics, "learning_curves")
+    cited = table[table["group"] == "cited"].set_index(["env", "algo"])["value"]
+    paper = paper_table("100k")
+    assert set(cited.index) == {("asterix", f"{method} 100k") for method in paper.methods}
+    for method in paper.methods:
+        assert cited["asterix", f"{method} 100k"] == paper.scores.loc["asterix", method]
+    drawn = {
+        tuple(np.asarray(line.get_ydata())) for line in panel(figure, "Asterix").lines if len(line.get_xdata()) == 2
+    }  # type: ignore[arg-type]
+    assert drawn == {(score, score) for score in paper.scores.loc["asterix"]}
+    assert "scores that the paper gives" in caption
+    both, metrics = study(tmp_path / "y", ["asterix", "alien"], ["meanq_rainbow"])
+    _, _, table = picture(both, metrics, "learning_curves")
+    average = table[(table["group"] == "cited") & (table["env"] == "average")].set_index("algo")["value"]
+    expected = paper.normalise(paper.scores["sunrise"])[["asterix", "alien"]].mean()
+    assert average["sunrise 100k"] == pytest.approx(expected)
+    other, metrics = study(tmp_path / "z", ["asterix"], ["meanq_rainbow"], overrides={"total_steps": 200_000})
+    assert "cited" not in set(picture(other, metrics, "learning_curves")[2]["group"])
+
+
+def test_the_ablation_is_of_variants_of_rainbow_and_what_they_are_compared_with(tmp_path: Path) -> None:
+    labels = ["dqn", "meanq_rainbow", "rainbow", "rainbow_large"]
+    found, metrics = study(tmp_path, ["a"], labels)
+    figure, caption, table = picture(found, metrics, "ablation")
+    assert set(table["algo"]) == {"meanq_rainbow", "rainbow", "rainbow_large"}
+    assert set(mean_lines(figure.axes[0], found.labels)) == set(table["algo"])
+    assert "The paper's reading" in caption
+
+
+def test_a_figure_without_data_is_a_sentence(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "a", "dqn", 0, {10: 1}, overrides={"env.reference_score": None})
+    found = read_runs([tmp_path / "runs"])
+    made = draw_all(found, compute(found), tmp_path / "out")
+    assert [drawn.name for drawn in made.drawn] == ["learning_curves", "study"]
+    assert made.missing.keys() == {"ablation", "mechanism", "aggregates", "profiles", "improvements"}
+    assert all("\n" not in reason for reason in made.missing.values())
+    assert "No std and no gap: they need two runs" in made.drawn[1].caption
+    assert "1 run of each label" in made.drawn[0].caption and "deviation" not in made.drawn[0].caption
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    assert files == {f"{name}.{suffix}" for name in ("learning_curves", "study") for suffix in ("csv", "svg", "png")}
+
+
+def test_runs_that_were_never_evaluated_are_no_figure(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "a", "dqn", 0)
+    found = read_runs([tmp_path / "runs"])
+    made = draw_all(found, compute(found), tmp_path / "out")
+    assert made.drawn == [] and made.missing.keys() == KINDS.keys()
+    assert made.missing["learning_curves"] == "no run has been evaluated yet"
+
+
+def test_more_games_than_columns_are_shown_by_their_average(tmp_path: Path) -> None:
+    found, metrics = study(tmp_path, GAMES[:6], ["dqn", "meanq"])
+    for name, panels in (("study", 4), ("mechanism", 2)):
+        figure, caption, table = picture(found, metrics, name)
+        assert set(table["env"]) == {"average"} and len(figure.axes) == panels
+        assert "over 6 games" in caption
+        assert_readable(figure)
+
+
+def test_a_curve_that_would_hide_the_others_is_cut_off_and_named(tmp_path: Path) -> None:
+    for label, value in (("dqn", 1.0), ("meanq", 1.5), ("dqn_no_target", 1000.0)):
+        write_run(tmp_path, "a", label, 0, {10: 1, 20: 2}, values=value)
+    found = read_runs([tmp_path])
+    figure, caption, _ = picture(found, compute(found), "study")
+    low, high = panel(figure, "bias of V(s0)").get_ylim()
+    assert low < 1 and 1.5 < high < 3
+    assert "DQN, no target leaves the plotted range of bias clipped in A (1e+03 to 1e+03)" in caption
+    assert limits({"a": (0, 1), "b": (0, 2), "c": (0, 99)})[1] == [], "of returns nothing is cut off"
+
+
+@pytest.mark.parametrize(
+    ("games", "labels"),
+    [
+        (["minatar_breakout"], ["dqn"]),
+        (["minatar_breakout"], MANY),
+        (["minatar_space_invaders", "minatar_breakout"], SIX),
+        (GAMES[:3], ["rainbow", "rainbow_large", "meanq_rainbow"]),
+        (["asterix", "bank_heist", "hero", "seaquest"], MANY),
+        ([f"minatar_{name}" for name in ("asterix", "breakout", "freeway", "seaquest", "space_invaders")], SIX),
+        (GAMES[:7], ["dqn", "meanq"]),
+        (GAMES, ["rainbow", "sunrise", "meanq_rainbow"]),
+    ],
+    ids=lambda value: f"{len(value)}",
+)
+def test_nothing_lies_over_something_else(games: list[str], labels: list[str], tmp_path: Path) -> None:
+    table = paper_table("100k")
+    for game in games:
+        low, high = (table.random[game], table.human[game]) if game in GAMES else (0.0, 10.0)
+        scores = {"env.random_score": float(low), "env.reference_score": float(high)}
+        write_study(tmp_path, [game], labels, top=float(high), overrides=scores)
+    found = read_runs([tmp_path])
+    metrics = compute(found)
+    for name in ("learning_curves", "study", *(["ablation"] if "rainbow_large" in labels else [])):
+        figure, _, _ = picture(found, metrics, name)
+        assert_readable(figure)
+    figure, _, _ = picture(found, metrics, "learning_curves")
+    assert len(figure.axes) == len(games) + (len(games) > 1)
+
+
+@pytest.mark.parametrize("labels", [["dqn"], SIX, MANY], ids=len)
+def test_aggregates_show_their_tables_and_nothing_over_something_else(labels: list[str]) -> None:
+    generator = np.random.default_rng(0)
+    matrices: Mapping[str, np.ndarray] = {label: generator.normal(0.5, 0.2, (3, 2)) for label in labels}
+    scores = aggregate.Scores(matrices, ["a", "b"], {"a": 10, "b": 10})
+    looks = styles(labels)
+    tables = {"aggregates": aggregate.aggregates(scores, repetitions=20).assign(steps="10")}
+    tables["profiles"] = aggregate.profiles(scores, repetitions=20).assign(steps="10", runs=6)
+    if len(labels) > 1:
+        pairs = figures.pairs_to_compare(labels)
+        assert len(pairs) == (15 if labels == SIX else len(labels) - 1)
+        tables["improvements"] = aggregate.improvements(scores, pairs, repetitions=20).assign(games=2, steps="10")
+    for name, table in tables.items():
+        with settings():
+            figure, caption = KINDS[name].draw(table, looks)
+        assert "at step 10" in caption and "95%" in caption
+        assert_readable(figure)
+        if name == "profiles":
+            lines = mean_lines(figure.axes[0], labels)
+            for label, part in table.groupby("label"):
+                np.testing.assert_array_equal(lines[str(label)][1], part["value"])
+        else:
+            drawn = [line.get_xdata()[0] for axis in figure.axes for line in axis.lines if len(line.get_xdata()) == 1]  # type: ignore[arg-type,index]
+            assert sorted(drawn) == sorted(table["value"])
+
+
+def test_the_same_runs_and_the_tables_give_the_same_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_study(tmp_path / "runs", ["a", "b"], ["dqn", "rainbow", "rainbow_large", "rainbow_large__noise=0.5"])
+    names = "learning_curves,study,ablation,mechanism"
+    figures.main([str(tmp_path / "runs"), "--out", str(tmp_path / "first"), "--only", names])
+    assert "2 runs of each label" in capsys.readouterr().out
+    first = {path.name: path.read_bytes() for path in (tmp_path / "first").iterdir()}
+    assert first.keys() == {f"{name}.{suffix}" for name in names.split(",") for suffix in ("csv", "svg", "png")}
+    figures.main([str(tmp_path / "runs"), "--out", str(tmp_path / "second"), "--only", names])
+    figures.main([*map(str, sorted((tmp_path / "first").glob("*.csv"))), "--out", str(tmp_path / "third")])
+    for again in ("second", "third"):
+        for name, content in first.items():
+            assert (tmp_path / again / name).read_bytes() == content, f"{again}/{name}"
+    assert b"2 runs of each label" in first["study.svg"], "the caption travels with the figure"
+
+
+def test_what_is_wrong_with_the_command_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["--out", str(tmp_path / "out")]
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "study.csv").write_text("a,b\n1,2\n")
+    for path, message in (
+        ("nowhere", "nowhere"),
+        ("learning_curves.csv", "No such file"),
+        ("other.csv", "not the table of a figure"),
+        ("study.csv", "no column algo"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            figures.main([str(tmp_path / path), *out])
+    for arguments in ([str(tmp_path), str(tmp_path / "study.csv")], [str(tmp_path), "--only", "none"]):
+        with pytest.raises(SystemExit):
+            figures.main([*arguments, *out])
+    assert "but not both" in (errors := capsys.readouterr().err) and "no such figure" in errors
+    assert not (tmp_path / "out").exists()
+
+
+def test_shapes_and_numbers() -> None:
+    shapes = {1: (1, 1), 3: (1, 3), 5: (1, 5), 6: (2, 3), 7: (2, 4), 8: (2, 4), 26: (7, 4), 27: (7, 4)}
+    assert {count: grid_shape(count) for count in shapes} == shapes
+    assert all(rows * columns - count < columns for count in range(1, 40) for rows, columns in [grid_shape(count)])
+    numbers = {0: "0", 0.05: "0.05", 7: "7", 2500: "2.5K", 1e6: "1M", -20_000: "-20K", 1e-4: "1e-4", 2.5e-5: "2.5e-5"}
+    assert {value: compact(value) for value in numbers} == numbers

@@ -1,0 +1,316 @@
+"""The report as files and text: what it says, that it is safe, and that it does not depend on when it is made."""
+
+import html
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import report
+from analysis.pages import as_script_data, shown_number
+from analysis.runs import find_directories, read_runs
+from analysis.tables import distinct_states, probe_states
+from meanq.run_status import find_runs
+from tests.synthetic_runs import gaussian_q, write_run
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}%{x} $\\frac{1$"
+STEPS = range(20, 101, 20)
+
+
+def write_study(
+    root: Path, labels: dict[str, int], envs: tuple[str, ...] = ("game",), seeds: int = 4, **more: Any
+) -> None:
+    """labels: members."""
+    generator = np.random.default_rng(0)
+    for env in envs:
+        for i, (label, members) in enumerate(labels.items()):
+            for seed in range(seeds):
+                returns = {step: (1 + i) * step / 30 + generator.uniform(0, 0.3, 2) for step in STEPS}
+                q = {step: gaussian_q(generator, 6, members, 3, 0.3, 0.5, 1.0) for step in STEPS}
+                write_run(root, env, label, seed, returns, 1.5, 1.0, q=q, **more)
+
+
+def make(root: Path, *options: str) -> str:
+    report.main([str(root), *options])
+    return (root / "report" / "index.html").read_text()
+
+
+class Page(HTMLParser):
+    """Tags, with their attributes, and the text of each script."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+        self._inside = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            self.scripts[-1] += data
+        elif self._inside != "style":
+            self.text += data
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.scripts[0])
+
+
+def section(text: str, name: str) -> str:
+    found = re.search(rf'<section id="{name}">(.*?)</section>', text, re.DOTALL)
+    assert found
+    return html.unescape(re.sub(r"<[^>]+>", " ", found[1]))
+
+
+def test_a_study_has_every_section(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    labels = {"dqn": 1, "dqn_no_target": 1, "meanq": 5, "rainbow": 1, "rainbow_large": 1, "meanq_rainbow": 5}
+    write_study(tmp_path, labels, ("breakout", "other"))
+    text = make(tmp_path)
+    printed = capsys.readouterr()
+    assert printed.out == f"{tmp_path}/report/index.html: 48 runs, 6 labels, 2 games\n"
+    page = Page(text)
+    names = re.findall(r'<section id="(\w+)">', text)
+    assert names[0] == "runs" and len(names) == 12
+    assert [attributes["href"] for tag, attributes in page.tags if tag == "a"][:12] == [f"#{name}" for name in names]
+    assert "All 48 runs are finished" in section(text, "runs")
+    for name in ("F1.", "F2.", "F3.", "F4.", "F5.", "F6.", "F7."):
+        assert name in section(text, "findings")
+    assert "bias of dqn below dqn_no_target" in section(text, "findings")
+    assert "interquartile mean" in section(text, "aggregates")
+    missing = re.findall(r'class="missing">(.*?)</p>', text)
+    assert [line.split(":")[1].split()[0] for line in missing] == ["no", "no"], (
+        missing
+    )  # the paper's games, true values
+    assert "nan" not in section(text, "summary").lower().split()
+
+
+def test_files_beside_the_page_are_those_it_links_to(tmp_path: Path) -> None:
+    write_study(tmp_path, {"dqn": 1, "meanq": 3})
+    page = Page(make(tmp_path))
+    directory = tmp_path / "report"
+    linked = {a["href"] for tag, a in page.tags if tag == "a" and not str(a["href"]).startswith("#")}
+    written = {str(path.relative_to(directory)) for path in directory.rglob("*.*")} - {"index.html"}
+    assert linked == written
+    assert {"tables/summary.csv", "figures/study.svg", "figures/study.png", "figures/study.csv"} <= written
+    for old in ("tables/old.csv", "figures/old.svg"):
+        (directory / old).write_text("")
+    text = (directory / "index.html").read_text()
+    linking = text.replace("</main>", '<a href="tables/old.csv"></a><a href="tables/../../dqn.csv"></a></main>')
+    (directory / "index.html").write_text(linking)
+    make(tmp_path)
+    assert not (directory / "tables/old.csv").exists()  # an older page had it, this one does not
+    assert (directory / "figures/old.svg").exists()  # somebody else's
+
+
+def test_numbers_are_those_of_the_runs(tmp_path: Path) -> None:
+    for seed, value in enumerate((2.0, 4.0, 6.0)):
+        write_run(tmp_path, "game", "dqn", seed, {50: value, 100: 2 * value}, values=3.0, discounted=1.0, seconds=600)
+    make(tmp_path)
+    (row,) = pd.read_csv(tmp_path / "report/tables/summary.csv").to_dict("records")
+    assert (row["runs"], row["step"], row["runs at step"]) == (3, 100, 3)
+    assert (row["return"], row["± std"], row["normalised return"]) == (8.0, 4.0, 0.8)
+    assert (row["bias (clipped)"], row["minutes per run"], row["AUC"]) == (2.0, 10.0, 0.6)
+    page = Page((tmp_path / "report/index.html").read_text())
+    curve = next(chart for chart in page.data["charts"] if chart["y"] == "return")
+    (series,) = curve["series"]
+    assert (series["label"], series["x"], series["y"], series["n"]) == ("dqn", [50, 100], [4.0, 8.0], [3, 3])
+    assert [run["y"] for run in series["runs"]] == [[2.0, 4.0], [4.0, 8.0], [6.0, 12.0]]
+    assert series["low"] == [2.0, 4.0]
+
+
+def test_the_bias_is_that_of_the_option(tmp_path: Path) -> None:
+    write_run(tmp_path, returns={100: 1.0}, values=3.0, discounted=1.0, first_life=2.5)
+    text = make(tmp_path, "--bias", "first_life")
+    (row,) = pd.read_csv(tmp_path / "report/tables/summary.csv").to_dict("records")
+    assert row["bias (first_life)"] == 0.5
+    assert f"python -m analysis.report {tmp_path} --bias first_life" in text
+
+
+def test_nothing_of_a_run_is_ever_executed(tmp_path: Path) -> None:
+    for seed in range(2):
+        directory = write_run(tmp_path, "game", "x", seed, {10: 1.0, 20: 2.0}, q={10: np.ones((4, 2, 3))},
+                              overrides={"study": HOSTILE, "env.name": HOSTILE, "algo.bootstrap": HOSTILE})  # fmt: skip
+        config = directory / "config.yaml"
+        config.write_text(config.read_text().replace("label: x\n", f"label: {json.dumps(HOSTILE)}\n"))
+    (directory / "status.json").write_text(json.dumps({"state": HOSTILE, "reason": HOSTILE, "traceback": HOSTILE}))
+    meta = dict.fromkeys(("host", "device", "threads", "commit"), HOSTILE)
+    (directory / "meta.json").write_text(json.dumps(meta))
+    text = make(tmp_path)
+    page = Page(text)
+    assert [tag for tag, _ in page.tags].count("script") == 3
+    assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+    assert not [
+        a for tag, a in page.tags if tag == "img" and not str(a["src"]).startswith("data:image/svg+xml;base64,")
+    ]
+    assert "<script>alert" not in text and "<img src=x" not in text
+    assert {look["label"] for look in page.data["looks"]} == {HOSTILE}
+    title = re.findall(r"<title>(.*?)</title>", text, re.DOTALL)[0]
+    assert html.unescape(title) == f"Report: {HOSTILE}"  # as text it is there, to the letter
+    assert {a.get("data-label") for tag, a in page.tags if tag == "tr" and "data-label" in a} == {HOSTILE}
+
+
+def test_script_data_cannot_leave_its_script() -> None:
+    data = {"label": "</script><!--<script>&\u2028"}
+    text = as_script_data(data)
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == data
+
+
+def test_nothing_comes_from_elsewhere(tmp_path: Path) -> None:
+    write_study(tmp_path, {"dqn": 1, "meanq": 3})
+    page = Page(make(tmp_path))
+    policy = next(a["content"] for tag, a in page.tags if tag == "meta" and a.get("http-equiv"))
+    assert str(policy).startswith("default-src 'none'; script-src 'sha256-")
+    assert not {"link", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.tags}
+    for _, attributes in page.tags:
+        for name in ("src", "href", "action"):
+            assert not re.match(r"\s*(\w+:)?//", str(attributes.get(name, ""))), attributes
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+    write_study(tmp_path / "runs", {"dqn": 1, "meanq": 3})
+    for out in ("first", "second"):
+        report.main([str(tmp_path / "runs"), "--out", str(tmp_path / out)])
+    first = {path.relative_to(tmp_path / "first"): path for path in (tmp_path / "first").rglob("*.*")}
+    assert len(first) > 20
+    for name, path in first.items():
+        assert path.read_bytes() == (tmp_path / "second" / name).read_bytes(), name
+
+
+def test_problems_come_first_and_failures_before_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_study(tmp_path, {"dqn": 1}, seeds=3)
+    write_run(tmp_path, label="dqn", seed=7, returns={10: 1.0}, overrides={"total_steps": 100}, state="interrupted")
+    failed = write_run(tmp_path, label="dqn", seed=8, returns={10: 1.0}, overrides={"total_steps": 100})
+    reason = {"state": "failed", "reason": "ValueError: no", "traceback": "Traceback (most recent call last): ..."}
+    (failed / "status.json").write_text(json.dumps(reason))
+    (tmp_path / "game" / "empty" / "seed_0").mkdir(parents=True)
+    text = make(tmp_path)
+    lines = re.findall(r"<li>(.*?)</li>", re.findall(r'<section id="runs">.*?</section>', text, re.DOTALL)[0])
+    assert "seed 8: failed, evaluated up to step 10 of 100: ValueError: no" in lines[0]
+    assert lines[1] == f"skipped: {tmp_path}/game/empty/seed_0: no config.yaml"
+    assert any("seed 7: interrupted" in line for line in lines[2:])
+    assert "Traceback (most recent call last)" in section(text, "runs")
+    errors = capsys.readouterr().err
+    assert "analysis: skipped" in errors and errors.count("seed 8: failed") == 1
+
+
+def test_a_mean_is_drawn_only_where_every_run_has_a_number(tmp_path: Path) -> None:
+    write_run(tmp_path, seed=0, returns={10: 1.0, 20: 2.0, 30: 3.0})
+    write_run(tmp_path, seed=1, returns={10: 3.0, 20: 4.0}, overrides={"total_steps": 30}, state="failed")
+    page = Page(make(tmp_path))
+    (series,) = next(chart for chart in page.data["charts"] if chart["y"] == "return")["series"]
+    assert series["y"] == [2.0, 3.0, None]
+    assert series["runs"][0]["y"] == [1.0, 2.0, 3.0]
+
+
+def test_one_run(tmp_path: Path) -> None:
+    directory = write_run(tmp_path, returns={10: 1.0, 20: 2.0}, q={10: np.ones((4, 1, 3))})
+    report.main([str(directory)])  # the page goes beside the run, not into it
+    text = (directory.parent / "report" / "index.html").read_text()
+    assert "one run only" in section(text, "runs")
+    assert "Not here: it takes probes of an ensemble" in section(text, "mechanism")
+    assert sorted(path.name for path in directory.iterdir()) == [
+        *("config.yaml", "evaluations.csv", "meta.json", "probes.npz", "status.json", "timings.csv")
+    ]
+
+
+def test_nothing_evaluated_yet(tmp_path: Path) -> None:
+    write_run(tmp_path, state="running", seconds=None)
+    text = make(tmp_path)
+    assert "running, evaluated up to step 0 of 100000" in section(text, "runs")
+    for name in ("findings", "summary", "study", "curves"):
+        assert "Not here: no run has been evaluated yet." in section(text, name)
+    assert Page(text).data["charts"] == []
+
+
+def test_a_label_without_scores_does_not_take_the_aggregates_of_the_others(tmp_path: Path) -> None:
+    write_study(tmp_path, {"dqn": 1, "meanq": 3})
+    write_run(tmp_path, label="rainbow", state="running", overrides={"total_steps": 100})
+    text = make(tmp_path)
+    assert "aggregates are without rainbow" in section(text, "runs")
+    assert set(pd.read_csv(tmp_path / "report/tables/aggregates.csv")["label"]) == {"dqn", "meanq"}
+
+
+def test_several_configurations_under_one_label_stay_apart(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_run(tmp_path, seed=seed, returns={10: 1.0}, overrides={"algo.learning_rate": 10.0**-seed})
+    text = make(tmp_path)
+    assert "several configurations under one label" in section(text, "runs")
+    frame = pd.read_csv(tmp_path / "report/tables/differences_game.csv")
+    assert frame["field"].tolist() == ["algo.learning_rate"]
+    assert sorted(frame.iloc[0, 1:].astype(float)) == [0.1, 1.0]
+
+
+def test_games_of_the_paper_are_beside_its_scores(tmp_path: Path) -> None:
+    write_run(tmp_path, "breakout", "dqn", returns={100_000: 30.0})
+    text = make(tmp_path)
+    table = pd.read_csv(tmp_path / "report/tables/paper_100k.csv")
+    assert (table["game"][0], table["ours: dqn"][0], table["paper: sunrise"][0]) == ("breakout", 30.0, 1.8)
+    assert "Not here" not in section(text, "paper")
+    curve = next(chart for chart in Page(text).data["charts"] if chart["y"] == "return")
+    assert {"SUNRISE (the paper, 100k)"} <= {line["name"] for line in curve["cited"]}
+
+
+def test_true_values_have_a_section(tmp_path: Path) -> None:
+    for seed in range(2):
+        q = {10: np.full((4, 2, 3), 1.5 + seed), 20: np.full((4, 2, 3), 1.5)}
+        write_run(tmp_path, "chain", "meanq", seed, {10: 1.0, 20: 1.0}, q=q, true_q=np.ones((4, 3)))
+    charts = Page(make(tmp_path)).data["charts"]
+    bias = next(chart for chart in charts if chart["y"] == "V(s_0) - true value")
+    assert bias["series"][0]["y"] == [1.0, 0.5]
+
+
+def test_probe_states_coincide_where_no_run_tells_them_apart(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    states = generator.normal(0, 1, (5, 2, 3))
+    seen = states[[0, 1, 2, 1, 0, 3]]  # six states, of which two are there twice
+    blind = np.zeros((6, 2, 3))  # of a run whose values are all the same
+    rounded = seen * (1 + 1e-7 * generator.normal(0, 1, (6, 1, 1)))
+    for seed, q in enumerate((blind, rounded)):
+        write_run(tmp_path, seed=seed, returns={10: 1.0}, q={10: q})
+    found = read_runs([tmp_path])
+    assert distinct_states(found.runs) == 4
+    assert probe_states(found)[["states", "distinct", "coincide"]].to_numpy().tolist() == [[6, 4, 2]]
+    assert distinct_states([run for run in found.runs if run.seed == 0]) == 1
+
+
+def test_a_report_is_taken_for_no_run(tmp_path: Path) -> None:
+    write_study(tmp_path, {"dqn": 1}, seeds=2)
+    before = [*find_directories([tmp_path], [])], [*find_runs(tmp_path, [])]
+    make(tmp_path)
+    assert ([*find_directories([tmp_path], [])], [*find_runs(tmp_path, [])]) == before
+    assert len(before[0]) == len(before[1]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), [(["nowhere"], "no runs here"), (["runs", "--out", "runs/file"], "--out")]
+)
+def test_mistakes_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs", returns={10: 1.0})
+    (tmp_path / "runs" / "file").write_text("")
+    with pytest.raises(SystemExit) as error:
+        report.main(arguments)
+    assert words in str(error.value) and str(error.value).startswith("analysis: ") and "\n" not in str(error.value)
+
+
+def test_numbers_are_readable() -> None:
+    shown = [shown_number(value) for value in (0, 5, 1234567.0, 1234.5, 12.3456, 0.00012345, -0.5)]
+    assert shown == ["0", "5", "1,234,567", "1,234", "12.35", "0.0001234", "-0.5"]
