@@ -1,8 +1,8 @@
 """Draws one image of a video: the game, what the agent values, and how that compares with what it then collects.
 
-    title
-    game        numbers; Q of every member by action
-    value over the episode, the return that followed, and where we are
+title
+game        numbers; Q of every member by action
+value over the episode, the return that followed, and where we are
 """
 
 from collections.abc import Sequence
@@ -42,6 +42,7 @@ class Story:
     realised: np.ndarray  # [T], the discounted return that followed
     true_values: np.ndarray | None  # [T]
     shown: int  # steps in the video, T or less
+    complete: bool  # T steps are the whole episode
 
     @property
     def values(self) -> np.ndarray:
@@ -79,8 +80,8 @@ class Page:
         draw = ImageDraw.Draw(image)
         story, (left, top, right, _) = self._story, _PANEL
         over = t == len(story.taken)
-        _text(draw, (left, top), f"step {t:,} of {len(story.taken):,}", 18)
-        _text(draw, (left + 240, top), f"return {story.returns[t]:g}", 18)
+        _text(draw, (left, top), f"step {t:,}" + f" of {len(story.taken):,}" * story.complete, 18)
+        _text(draw, (left + 240, top), f"return {story.returns[t]:.6g}", 18)
         value, realised = (self._values[0 if over else t], story.realised[0 if over else t])
         _text(draw, (left, top + 32), f"{'V(s0)' if over else 'V(s)'}  {value:.3g}", 18, _VALUE)
         _text(draw, (left + 140, top + 32), f"then collected  {realised:.3g}", 18, _REALISED)

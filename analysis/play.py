@@ -4,7 +4,10 @@ Nothing named in a run's directory is imported, unless the caller trusts it: fie
 against the schema, weights are plain arrays, and an environment has to be one of the package's own kinds.
 """
 
+import contextlib
 import dataclasses
+import math
+import os
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +28,7 @@ from meanq.agent import Agent, DivergedError
 from meanq.checkpoint import CheckpointError, Checkpoints
 from meanq.config import Config, ConfigError, EnvConfig, check
 from meanq.envs import KINDS, Environment, FrameStack, Step, make_env
-from meanq.evaluation import Episode, Evaluator, learned_reward
+from meanq.evaluation import Evaluator, learned_reward
 from meanq.record import NOT_IDENTITY, WEIGHTS
 from meanq.rng import stream
 from meanq.train import make_network, resolve_device, tune_process
@@ -48,15 +51,30 @@ class Player:
 
 @dataclass
 class Played:
-    """One greedy episode: what was done, and what the members thought at every step."""
+    """One greedy episode: what was done, and what the members thought at every step (or only at the first)."""
 
     index: int
-    result: Episode = field(default_factory=Episode)
     actions: list[int] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)  # as the game gives them
     q: list[np.ndarray] = field(default_factory=list)  # [K, A] at each step
     true_values: list[float] = field(default_factory=list)  # of the optimal policy; empty where it is not known
+    terminal: bool = False
     truncated: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Played to its end."""
+        return self.terminal or self.truncated
+
+    @property
+    def episode_return(self) -> float:
+        """Undiscounted; so far, where it is not over."""
+        return sum(self.rewards)
+
+    @property
+    def value(self) -> float:
+        """V(s_0) = max_a mean_k Q_k(s_0, a)."""
+        return float(self.q[0].mean(0).max())
 
     def returns_to_go(self, discount: float, clip: bool) -> np.ndarray:
         """The discounted return that followed each step, of rewards as learned from."""
@@ -67,7 +85,7 @@ class Played:
 
 
 def load_player(run: Run, checkpoint: int | None = None, trust: bool = False) -> Player:
-    """The agent of a finished run, or of its newest checkpoint (or that of a step); AnalysisError where there is none."""
+    """The agent at the end of a run, or of its newest checkpoint, or that of a step. AnalysisError: there is none."""
     config = typed_config(run.config, trust)
     notes: list[str] = []
     online, step = _read_weights(run.directory, config, checkpoint, notes)
@@ -165,7 +183,11 @@ def _read_weights(
 def _check_shapes(weights: Mapping[str, Any], wanted: Mapping[str, Tensor]) -> None:
     for name in [*wanted, *weights]:
         there, needed = weights.get(name), wanted.get(name)
-        if not isinstance(there, Tensor) or needed is None or (there.shape, there.dtype) != (needed.shape, needed.dtype):
+        if (
+            not isinstance(there, Tensor)
+            or needed is None
+            or (there.shape, there.dtype) != (needed.shape, needed.dtype)
+        ):
             shapes = [str(tuple(x.shape)) if isinstance(x, Tensor) else "nothing" for x in (there, needed)]
             raise AnalysisError(f"its weights are not those of its config.yaml: {name} is {shapes[0]} not {shapes[1]}")
 
@@ -181,7 +203,6 @@ class _Watched(Environment):
         super().__init__(env.generator)
         self._env = env
         self.played = played
-        self.over = False
         self.num_actions, self.frame_scale = env.num_actions, env.frame_scale
         self.frame_shape, self.frame_dtype = env.frame_shape, env.frame_dtype
 
@@ -195,8 +216,7 @@ class _Watched(Environment):
         outcome = self._env.step(action)
         self.played.actions.append(action)
         self.played.rewards.append(outcome.reward)
-        self.played.truncated = outcome.truncated
-        self.over = outcome.terminal or outcome.truncated
+        self.played.terminal, self.played.truncated = outcome.terminal, outcome.truncated
         return outcome
 
     def thought(self, q: np.ndarray, discount: float) -> None:
@@ -207,53 +227,63 @@ class _Watched(Environment):
             self.played.true_values.append(float(truth.max()))
 
 
-def play_evaluation(player: Player, keep: Collection[int]) -> tuple[list[Episode], list[Played]]:
-    """All episodes of the evaluation at the player's step, and those to keep in full.
+class _EnoughError(Exception):
+    """All that is wanted has been played."""
 
-    They are played together, as in training: a network rounds otherwise for another number of states, and one action
-    that differs makes another episode.
+
+def play_evaluation(player: Player, keep: Collection[int], steps: int | None = None) -> list[Played]:
+    """The episodes of the evaluation at the player's step; thoughts in full of those to keep, of which at most `steps`
+    are wanted.
+
+    All are played together, as in training: a network rounds otherwise for another number of states, and one action
+    that differs makes another episode. It ends when those to keep are over, or so long that what follows cannot be seen
+    in the return of any step that is wanted.
     """
     config, watched = player.config, list[_Watched]()
+    horizon = math.inf if steps is None else steps + _horizon(config.algo.discount)
 
     def make(env: EnvConfig, generator: np.random.Generator) -> Environment:
         watched.append(_Watched(make_env(env, generator), Played(len(watched))))
         return watched[-1]
 
     def values(states: np.ndarray) -> np.ndarray:
+        if all(env.played.over or len(env.played.actions) >= horizon for env in watched if env.played.index in keep):
+            raise _EnoughError
         q = player.agent.values(states)
-        for i, env in enumerate([env for env in watched if not env.over]):
-            if env.played.index in keep:
+        for i, env in enumerate([env for env in watched if not env.played.over]):
+            if env.played.index in keep or not env.played.q:
                 env.thought(q[:, i], config.algo.discount)
         return q
 
     try:
-        episodes = Evaluator(config, make)(values, player.step)
+        with contextlib.suppress(_EnoughError):
+            Evaluator(config, make)(values, player.step)
     except ConfigError as error:
         raise AnalysisError(f"config.yaml: {error}") from None
-    kept = [env.played for env in watched if env.played.index in keep]
-    for played in kept:
-        played.result = episodes[played.index]
-    return episodes, kept
+    return [env.played for env in watched]
 
 
-def differences(run: Run, step: int, episodes: list[Episode]) -> list[str] | None:
+def _horizon(discount: float) -> float:
+    """Steps after which a reward counts for less than a millionth."""
+    return math.inf if discount == 1 else 1 if discount == 0 else math.ceil(math.log(1e-6) / math.log(discount))
+
+
+def differences(run: Run, player: Player, episodes: list[Played]) -> list[str] | None:
     """A line for each episode that is not the one in evaluations.csv; None where it has no such evaluation."""
-    rows = run.evaluations[run.evaluations["step"] == step].set_index("episode")
-    if rows.empty:
+    rows = run.evaluations[run.evaluations["step"] == player.step].set_index("episode").to_dict("index")
+    if not rows:
         return None
     lines = []
-    for index, episode in enumerate(episodes):
-        if index not in rows.index:
-            lines.append(f"episode {index} is not in evaluations.csv")
+    for played in episodes:
+        if played.index not in rows:
+            lines.append(f"episode {played.index} is not in evaluations.csv")
             continue
-        row = rows.loc[index]
-        here = (episode.episode_return, episode.length, episode.discounted_return, episode.value)
-        there = [row[name] for name in ("return", "length", "discounted_return", "value")]
+        names = ("value", "return", "length") if played.over else ("value",)
+        there = [float(rows[played.index][name]) for name in names]
+        here = [played.value, played.episode_return, len(played.actions)][: len(names)]
         if not np.allclose(here, there, rtol=_TOLERANCE, atol=_TOLERANCE):
-            lines.append(
-                f"episode {index}: return {here[0]:g} in {here[1]} steps and V(s0) {here[3]:.4g} here, "
-                f"{there[0]:g} in {there[1]:.0f} and {there[3]:.4g} recorded"
-            )
+            both = [", ".join(f"{name} {x:.6g}" for name, x in zip(names, row, strict=True)) for row in (here, there)]
+            lines.append(f"episode {played.index}: {both[0]} here; {both[1]} recorded")
     return lines
 
 
@@ -267,33 +297,34 @@ class Picture:
 
 
 class Screening:
-    """Plays an episode a second time, now with pictures: one per frame of the emulator, skipped ones included.
+    """Plays episodes a second time, now with pictures: one per frame of the emulator, skipped ones included.
 
     So the first time is an evaluation like any other, and no picture has to be kept.
     """
 
-    def __init__(self, player: Player, played: Played) -> None:
-        self._player, self._played = player, played
+    def __init__(self, player: Player) -> None:
+        self._player = player
         self.notes: list[str] = []
         env, self.repeats = player.config.env, 1
         if env.kind == "atari":
             self.repeats = int(env.options.get("frame_skip", 4))
             env = dataclasses.replace(env, options={**env.options, "frame_skip": 1})
         elif env.kind == "gymnasium":
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # most are drawn by SDL, which then needs no display
             drawn = {**(env.options.get("make") or {}), "render_mode": "rgb_array"}
             env = dataclasses.replace(env, options={**env.options, "make": drawn})
-        seed = player.config.seed
+        generator = stream(player.config.seed, "evaluation")
         try:
-            self.env = make_env(env, stream(seed, "evaluation"))
+            self.env = make_env(env, generator)
         except ConfigError as error:  # some cannot be drawn, and then take no render_mode
             self.notes.append(f"its observations are drawn, because {error}")
-            self.env = make_env(player.config.env, stream(seed, "evaluation"))
-        self.env.seed(stream(seed, "evaluation", player.step, played.index))
+            self.env = make_env(player.config.env, generator)
 
-    def pictures(self) -> Iterator[Picture]:
+    def pictures(self, played: Played) -> Iterator[Picture]:
         """From the first state to the last. AnalysisError where the same actions lead elsewhere."""
+        self.env.seed(stream(self._player.config.seed, "evaluation", self._player.step, played.index))
         frame = self.env.reset()
-        for t, action in enumerate(self._played.actions):
+        for t, action in enumerate(played.actions):
             reward, over = 0.0, False
             for _ in range(self.repeats):
                 yield Picture(t, self._render(), frame)
@@ -301,10 +332,10 @@ class Screening:
                 frame, reward, over = outcome.frame, reward + outcome.reward, outcome.terminal
                 if over:
                     break
-            ends = t + 1 == len(self._played.actions) and not self._played.truncated
-            if reward != self._played.rewards[t] or over != ends:
+            ends = played.terminal and t + 1 == len(played.actions)
+            if reward != played.rewards[t] or over != ends:
                 raise AnalysisError(f"step {t}: the same seed and actions lead elsewhere, so there is nothing to show")
-        yield Picture(len(self._played.actions), self._render(), frame)
+        yield Picture(len(played.actions), self._render(), frame)
 
     def _render(self) -> np.ndarray | None:
         if self.notes:

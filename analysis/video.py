@@ -25,6 +25,7 @@ from analysis.runs import AnalysisError, Problem, Run, find_directories, read_ru
 if TYPE_CHECKING:
     from PIL import Image
 
+    from analysis.picture import Story
     from analysis.play import Played, Player, Screening
 
 SUFFIXES = {".mp4": 60.0, ".gif": 20.0}  # and how many seconds of an episode, unless told otherwise
@@ -37,11 +38,11 @@ class Video:
     """What was written."""
 
     path: Path
-    player: "Player"
     episodes: list["Played"]
     pictures: int
     fps: float
     notes: list[str]
+    as_recorded: bool  # all episodes that were played are those in evaluations.csv, as far as they were played
 
 
 def make_video(
@@ -59,6 +60,7 @@ def make_video(
     run = read_one(directory)
     out = default_path(run) if out is None else out
     write = _writer(out)
+    from analysis.picture import Page, draw_frame, fit
     from analysis.play import Screening, differences, load_player, play_evaluation
 
     player = load_player(run, checkpoint, trust)
@@ -67,18 +69,25 @@ def make_video(
         raise AnalysisError(
             f"--episode {first} --episodes {count}: an evaluation of this run has {available} episodes, from 0 on"
         )
-    results, episodes = play_evaluation(player, range(first, first + count))
-    notes = [*player.notes, *_compare(differences(run, player.step, results), player.step, len(results))]
-    screenings = [Screening(player, played) for played in episodes]
-    fps = fps or screenings[0].env.pictures_per_second
+    screening = Screening(player)
+    fps = fps or screening.env.pictures_per_second
     seconds = SUFFIXES[out.suffix.lower()] if seconds is None else seconds
-    limit = max(1, round(seconds * fps)) if seconds else None
+    limit = max(1, round(seconds * fps)) if seconds else None  # pictures of an episode
+    steps = None if limit is None else math.ceil(limit / screening.repeats)
+    shown = range(first, first + count)
+    episodes = play_evaluation(player, shown, steps)
+    different = differences(run, player, episodes)
+    notes = [*player.notes, *_compare(different, player.step, len(episodes))]
+    episodes = [episodes[i] for i in shown]
     written = 0
 
     def images() -> Iterator["Image.Image"]:
         nonlocal written
-        for played, screening in zip(episodes, screenings, strict=True):
-            for image in _images(player, played, screening, limit, notes):
+        for played in episodes:
+            page = Page(_story(player, played, screening, steps))
+            for picture in islice(screening.pictures(played), limit):
+                rgb = draw_frame(picture.frame, screening.env.frame_scale) if picture.rgb is None else picture.rgb
+                image = page.draw(picture.t, fit(rgb))
                 written += 1
                 yield image
             for _ in range(round(fps * _LAST_SECONDS)):
@@ -90,9 +99,8 @@ def make_video(
         write(out, images(), fps)
     except OSError as error:
         raise AnalysisError(f"{out} cannot be written ({' '.join(str(error).split())})") from None
-    for screening in screenings:
-        notes += [note for note in screening.notes if note not in notes]
-    return Video(out, player, episodes, written, fps, notes)
+    notes += [note for played in episodes for note in _remarks(played, steps)]
+    return Video(out, episodes, written, fps, notes + screening.notes, as_recorded=different == [])
 
 
 def read_one(directory: Path) -> Run:
@@ -123,19 +131,11 @@ def _compare(different: list[str] | None, step: int, episodes: int) -> Iterable[
         yield from different
 
 
-def _images(
-    player: "Player", played: "Played", screening: "Screening", limit: int | None, notes: list[str]
-) -> Iterator["Image.Image"]:
-    """The images of one episode, at most `limit`."""
-    from analysis.picture import Page, Story, draw_frame, fit
+def _story(player: "Player", played: "Played", screening: "Screening", steps: int | None) -> "Story":
+    from analysis.picture import Story
 
     config, total = player.config, len(played.actions)
-    shown = total if limit is None else min(total, math.ceil(limit / screening.repeats))
-    if shown < total:
-        notes.append(f"episode {played.index}: the first {shown:,} of {total:,} steps are shown (--seconds)")
-    if played.truncated:
-        notes.append(f"episode {played.index} was cut at its limit of steps; what would have followed counts as 0")
-    story = Story(
+    return Story(
         title=f"{config.env.name}   {config.label}   seed {config.seed}   after {player.step:,} interactions   "
         f"episode {played.index}",
         actions=screening.env.action_names(),
@@ -144,12 +144,18 @@ def _images(
         returns=np.cumsum([0.0, *played.rewards]),
         realised=played.returns_to_go(config.algo.discount, config.env.clip_rewards),
         true_values=np.array(played.true_values) if played.true_values else None,
-        shown=shown,
+        shown=total if steps is None else min(total, steps),
+        complete=played.over,
     )
-    page = Page(story)
-    for picture in islice(screening.pictures(), limit):
-        rgb = draw_frame(picture.frame, screening.env.frame_scale) if picture.rgb is None else picture.rgb
-        yield page.draw(picture.t, fit(rgb))
+
+
+def _remarks(played: "Played", steps: int | None) -> Iterator[str]:
+    if not played.over:
+        yield f"episode {played.index} lasts longer than is shown; it was not played to its end (--seconds)"
+    elif steps is not None and len(played.actions) > steps:
+        yield f"episode {played.index}: the first {steps:,} of {len(played.actions):,} steps are shown (--seconds)"
+    if played.truncated:
+        yield f"episode {played.index} was cut at its limit of steps; what would have followed counts as 0"
 
 
 def _writer(out: Path) -> Callable[[Path, Iterable["Image.Image"], float], None]:
@@ -229,7 +235,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     assert __doc__
     parser = argparse.ArgumentParser(prog="python -m analysis.video", description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="the directory of one run, .../seed_<n>")
-    parser.add_argument("--out", type=Path, help="a name that ends in .mp4 or .gif; default: <env>_<label>_seed_<n>.mp4")
+    parser.add_argument(
+        "--out", type=Path, help="a name that ends in .mp4 or .gif; default: <env>_<label>_seed_<n>.mp4"
+    )
     whole = _at_least(0, int)
     parser.add_argument("--episode", type=whole, default=0, help="of the evaluation's episodes, from 0 on (default: 0)")
     parser.add_argument("--episodes", type=_at_least(1, int), default=1, help="how many, from that one on (default: 1)")
@@ -257,11 +265,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"analysis: {error}")
     say(video.notes)
     for played in video.episodes:
-        result = played.result
-        print(
-            f"episode {played.index}: return {result.episode_return:g} in {result.length:,} steps; V(s0) "
-            f"{result.value:.3g}, then collected {result.discounted_return:.3g} (discounted)"
-        )
+        steps = f"{len(played.actions):,} steps{'' if played.over else ' so far'}"
+        recorded = ", as in evaluations.csv" if played.over and video.as_recorded else ""
+        print(f"episode {played.index}: return {played.episode_return:g} in {steps}{recorded}")
     print(f"{video.path}: {video.pictures / video.fps:.1f} s")
 
 

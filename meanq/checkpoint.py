@@ -101,9 +101,7 @@ class Checkpoints:
         _sync(self.directory)
         self._prune(step, files)
 
-    def load(
-        self, warn: Callable[[str], None], *, step: int | None = None, frames: bool = True
-    ) -> Saved | None:
+    def load(self, warn: Callable[[str], None], *, step: int | None = None, frames: bool = True) -> Saved | None:
         """The newest whole one, or that of a step; None: there is none. Raises CheckpointError where all are broken.
 
         Without its frames, which are most of it, a checkpoint is enough to act, but not to go on.
