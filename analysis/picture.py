@@ -103,8 +103,7 @@ class Page:
         members = f" of {story.q.shape[1]} members; line: their mean" if story.q.shape[1] > 1 else ""
         _text(draw, (left, top + 70), f"Q(s, a) - V(s){members}", 13, _FAINT)
         last = first + height * len(story.actions)
-        dots = Image.new("RGB", (right - axis + 16, int(last - first) + 1), _PAPER)
-        dots = dots.resize((dots.width * _FINE, dots.height * _FINE))
+        dots = Image.new("RGB", ((right - axis + 16) * _FINE, (int(last - first) + 1) * _FINE), _PAPER)
         fine = ImageDraw.Draw(dots)
 
         def x_of(value: float) -> float:
@@ -147,8 +146,7 @@ class Page:
     def _draw_background(self) -> Image.Image:
         story = self._story
         left, top, right, bottom = _CURVE
-        image = Image.new("RGB", SIZE, _PAPER)
-        fine = image.resize((SIZE[0] * _FINE, SIZE[1] * _FINE))
+        fine = Image.new("RGB", (SIZE[0] * _FINE, SIZE[1] * _FINE), _PAPER)
         draw = ImageDraw.Draw(fine)
 
         def points(values: np.ndarray) -> list[tuple[float, float]]:
