@@ -18,7 +18,8 @@ import yaml
 from PIL import Image
 from safetensors.torch import save_file
 
-from analysis.picture import CHANNELS, SIZE, draw_frame
+from analysis.curves import COLOURS
+from analysis.picture import CHANNELS, SIZE, Page, Story, draw_frame
 from analysis.play import Played, Screening, load_player, play_evaluation
 from analysis.runs import AnalysisError, read_run
 from analysis.video import default_path, main, make_video
@@ -252,6 +253,41 @@ def test_frames_without_a_picture() -> None:
     row = draw_frame(np.array([0, 0, 1, 0], np.float32), 1.0)
     middles = row[row.shape[0] // 2, row.shape[1] // 8 :: row.shape[1] // 4]
     assert [tuple(colour) == tuple(middles[0]) for colour in middles] == [True, True, False, True]
+
+
+def pixels_of(image: Image.Image, colour: str, left: int, top: int) -> np.ndarray:
+    """The places [n, 2], as (y, x), right of and below the given one that have this very colour."""
+    found = (np.asarray(image)[top:, left:] == list(bytes.fromhex(colour[1:]))).all(-1)
+    return np.argwhere(found) + np.array([top, left])
+
+
+def test_values_are_drawn_where_they_are() -> None:
+    """V rises from 1 to 3, the return that followed falls from 3.5 to 1.5, and the two actions are taken in turn."""
+    steps, spread = 5, np.array([0.0, 0.0, 0.4, 0.0, 0.0])
+    value = np.linspace(1, 3, steps)
+    taken = np.arange(steps) % 2
+    q = np.zeros((steps, 2, 2))
+    q[np.arange(steps), :, taken] = value[:, None] + spread[:, None] * [-1, 1]
+    story = Story("title", ["a", "b"], taken, q, np.arange(steps + 1.0), value[::-1] + 0.5, None, steps, True)
+    np.testing.assert_allclose(story.values, value)
+    page, game = Page(story), Image.new("RGB", (10, 10))
+    images = [page.draw(t, game) for t in range(steps + 1)]
+    blue, orange, black = COLOURS[0], COLOURS[1], "#202020"
+    heights, places = {blue: [], orange: []}, []
+    for image in images[:steps]:
+        x = int(np.median(pixels_of(image, black, 60, 520)[:, 1]))  # of the line that says where we are
+        places.append(x)
+        for colour, found in heights.items():
+            dot = pixels_of(image, colour, x - 2, 500)
+            found.append(dot[dot[:, 1] <= x + 2][:, 0].mean())
+    assert places == sorted(set(places)) and len(places) == steps
+    assert (np.diff(heights[blue]) < 0).all() and (np.diff(heights[orange]) > 0).all(), "up is less"
+    assert heights[blue][4] == pytest.approx(heights[orange][1], abs=2), "both are 3"
+    assert heights[blue][2] == pytest.approx(heights[orange][3], abs=2), "both are 2"
+    rows = [pixels_of(image, "#f0f0f0", 464, 130)[:, 0].min() for image in images[:steps]]
+    assert rows[0] == rows[2] == rows[4] < rows[1] == rows[3], "the action taken is marked"
+    wide = [np.ptp(pixels_of(image, "#56b4e9", 464, 130)[:, 1]) for image in images[:steps]]
+    assert wide[2] > wide[0] + 20, "members that disagree lie apart"
 
 
 def test_long_episodes_are_cut_and_not_played_to_their_end(tmp_path: Path) -> None:
