@@ -209,7 +209,7 @@ def test_a_game_that_ends_between_two_steps(atari: Path) -> None:
         played.rewards.append(outcome.reward)
         played.terminal = outcome.terminal
         acts += env.state_dict()["frames"] - before
-    assert played.episode_return > 0
+    assert played.episode_return > 0 and acts % 4 != 0, "else it is another test"
     pictures = list(Screening(player).pictures(played))
     assert len(pictures) == acts + 1 and pictures[-1].t == len(played.actions)
     played.rewards[-2] += 1
