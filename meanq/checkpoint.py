@@ -101,12 +101,17 @@ class Checkpoints:
         _sync(self.directory)
         self._prune(step, files)
 
-    def load(self, warn: Callable[[str], None]) -> Saved | None:
-        """The newest whole one; None where there never was one. Raises CheckpointError where all are broken."""
+    def load(self, warn: Callable[[str], None], *, step: int | None = None, frames: bool = True) -> Saved | None:
+        """The newest whole one, or that of a step; None: there is none. Raises CheckpointError where all are broken.
+
+        Without its frames, which are most of it, a checkpoint is enough to act, but not to go on.
+        """
         broken = []
         for path in self._states()[::-1]:
+            if step not in (None, _state_step(path)):
+                continue
             try:
-                return self._read(path)
+                return self._read(path, frames)
             except CheckpointError as error:
                 broken.append(str(error))
                 warn(f"checkpoint {path.name} cannot be used: {error}")
@@ -163,12 +168,13 @@ class Checkpoints:
             if path.name not in needed:
                 path.unlink()
 
-    def _read(self, path: Path) -> Saved:
+    def _read(self, path: Path, with_frames: bool) -> Saved:
         content = _read_state(path)
         if content["format"] != _FORMAT:
             raise CheckpointError(f"its format is {content['format']}, of another version of meanq")
-        data = {name: self._read_file(name, checksum) for name, checksum in content["files"].items()}
-        segments = [Segment(**s) for s in content["frames"]]
+        files = content["files"] if with_frames else {content["arrays"]: content["files"][content["arrays"]]}
+        data = {name: self._read_file(name, checksum) for name, checksum in files.items()}
+        segments = [Segment(**s) for s in content["frames"]] if with_frames else []
         try:
             arrays = load_arrays(data[content["arrays"]])
             frames = [(s, data[s.name]) for s in segments]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meanq.config import Config
+from meanq.config import Config, EnvConfig
 from meanq.envs import Environment, FrameStack, make_env
 from meanq.rng import stream
 
@@ -27,8 +27,11 @@ class Episode:
 class Evaluator:
     """Plays `evaluation.episodes` games at once. Each evaluation is a function of the run's seed and the step alone."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(
+        self, config: Config, make: Callable[[EnvConfig, np.random.Generator], Environment] = make_env
+    ) -> None:
         self._config = config
+        self._make = make
         self._envs: list[Environment] = []
 
     def __call__(self, values: Values, step: int, meanwhile: Callable[[], None] = lambda: None) -> list[Episode]:
@@ -36,7 +39,7 @@ class Evaluator:
         config = self._config
         generators = [stream(config.seed, "evaluation", step, i) for i in range(config.evaluation.episodes)]
         if not self._envs:  # made with a generator of their own: making an environment may draw from it
-            self._envs = [make_env(config.env, stream(config.seed, "evaluation")) for _ in generators]
+            self._envs = [self._make(config.env, stream(config.seed, "evaluation")) for _ in generators]
         for env, generator in zip(self._envs, generators, strict=True):
             env.seed(generator)
         return play(values, self._envs, config.env.stack, config.algo.discount, config.env.clip_rewards, meanwhile)

@@ -34,6 +34,7 @@ class Environment(ABC):
     frame_shape: tuple[int, ...]
     frame_dtype: np.dtype
     frame_scale: float = 1.0  # networks see frame * frame_scale
+    pictures_per_second: float = 10.0  # at which a person can follow the game
 
     def __init__(self, generator: np.random.Generator) -> None:
         self.generator = generator
@@ -49,6 +50,14 @@ class Environment(ABC):
     def seed(self, generator: np.random.Generator) -> None:
         """Draw all randomness from this generator from the next reset on."""
         self.generator = generator
+
+    def action_names(self) -> list[str]:
+        """What the actions mean."""
+        return [str(action) for action in range(self.num_actions)]
+
+    def render(self) -> np.ndarray | None:
+        """What a person sees now, RGB [height, width, 3]; None where there is nothing but the frame."""
+        return None
 
     def true_q(self, discount: float) -> np.ndarray | None:
         """The exact optimal Q [A] of the current state, where it can be computed."""

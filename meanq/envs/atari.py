@@ -15,6 +15,7 @@ class Atari(Environment):
 
     frame_dtype = np.dtype(np.uint8)
     frame_scale = 1 / 255
+    pictures_per_second = 60.0
 
     def __init__(
         self,
@@ -86,6 +87,12 @@ class Atari(Environment):
             truncated=not terminal and self._ale.getEpisodeFrameNumber() >= self._max_frames,
             life_lost=life_lost,
         )
+
+    def action_names(self) -> list[str]:
+        return [action.name.lower() for action in self._actions]
+
+    def render(self) -> np.ndarray:
+        return self._ale.getScreenRGB()
 
     def _resize(self, screen: np.ndarray) -> np.ndarray:
         return cv2.resize(screen, self._size, interpolation=cv2.INTER_AREA)[None]

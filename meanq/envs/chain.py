@@ -17,6 +17,7 @@ class Chain(Environment):
     """
 
     frame_dtype = np.dtype(np.float32)
+    pictures_per_second = 4.0
 
     def __init__(
         self,
@@ -67,6 +68,9 @@ class Chain(Environment):
         if self._cell < self._length:
             frame[self._cell] = 1
         return frame
+
+    def action_names(self) -> list[str]:
+        return ["right", *(["left"] if self.num_actions == 2 else [f"left {i}" for i in range(1, self.num_actions)])]
 
     def all_frames(self) -> np.ndarray:
         """The states of every cell, [length, length]."""

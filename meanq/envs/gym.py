@@ -37,6 +37,7 @@ class Gymnasium(Environment):
                 f"env.id={id}: its observations are {_one_line(observations)}; only arrays and integers are supported"
             )
         self._first_action = int(actions.start)
+        self.pictures_per_second = float(self._env.metadata.get("render_fps") or 30.0)
         self.num_actions = int(actions.n)
         self._image = len(self._shape) in (2, 3) and observations.dtype == np.uint8
         self.frame_dtype = np.dtype(np.uint8 if self._image else np.float32)
@@ -68,6 +69,10 @@ class Gymnasium(Environment):
             truncated=bool(truncated) and not terminal,
             life_lost=False,
         )
+
+    def render(self) -> np.ndarray | None:
+        """What gymnasium draws, where it was made with `render_mode: rgb_array`."""
+        return np.asarray(self._env.render()) if self._env.render_mode == "rgb_array" else None
 
     def state_dict(self) -> dict[str, Any]:
         return {

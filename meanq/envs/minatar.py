@@ -21,8 +21,8 @@ def _game_module(name: str) -> ModuleType:
     assert package is not None and package.origin is not None
     games = Path(package.origin).parent / "environments"
     path = games / f"{name}.py"
-    if not path.is_file():
-        known = [p.stem for p in games.glob("*.py") if p.stem != "__init__"]
+    known = [p.stem for p in games.glob("*.py") if p.stem != "__init__"]
+    if name not in known:  # also a path that leads to a file elsewhere
         raise ConfigError(f"env.id={name}: no such MinAtar game{closest(name, known)}")
     spec = importlib.util.spec_from_file_location(f"minatar.environments.{name}", path)
     assert spec is not None and spec.loader is not None
@@ -86,6 +86,10 @@ class MinAtar(Environment):
             truncated=not terminal and self._steps >= self._max_steps,
             life_lost=False,
         )
+
+    def action_names(self) -> list[str]:
+        names = {"n": "noop", "l": "left", "u": "up", "r": "right", "d": "down", "f": "fire"}
+        return [names[self._game.action_map[action]] for action in self._actions]
 
     def _frame(self) -> np.ndarray:
         return self._game.state().transpose(2, 0, 1).astype(np.uint8)

@@ -1,0 +1,347 @@
+"""Plays a run's last evaluation again, with its own weights and seeds. The one reader of runs that needs training code.
+
+Nothing named in a run's directory is imported, unless the caller trusts it: fields of its configuration are checked
+against the schema, weights are plain arrays, and an environment has to be one of the package's own kinds.
+"""
+
+import contextlib
+import dataclasses
+import math
+import os
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from analysis.runs import AnalysisError, Run
+from meanq.agent import Agent, DivergedError
+from meanq.checkpoint import CheckpointError, Checkpoints
+from meanq.config import Config, ConfigError, EnvConfig, check
+from meanq.envs import KINDS, Environment, FrameStack, Step, make_env
+from meanq.evaluation import Evaluator, learned_reward
+from meanq.record import NOT_IDENTITY, WEIGHTS
+from meanq.rng import stream
+from meanq.train import make_network, resolve_device, tune_process
+
+# What the readers of a checkpoint and of weights raise where a file is not what its name says.
+_DAMAGE = (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError, MemoryError)
+# Equal policies on other machines give values that differ in the last digits.
+_TOLERANCE = 1e-4
+
+
+@dataclass
+class Player:
+    """A run's agent at a step, and what has to be said about it."""
+
+    config: Config
+    agent: Agent
+    step: int
+    notes: list[str]
+
+
+@dataclass
+class Played:
+    """One greedy episode: what was done, and what the members thought at every step (or only at the first)."""
+
+    index: int
+    actions: list[int] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)  # as the game gives them
+    q: list[np.ndarray] = field(default_factory=list)  # [K, A] at each step
+    true_values: list[float] = field(default_factory=list)  # of the optimal policy; empty where it is not known
+    terminal: bool = False
+    truncated: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Played to its end."""
+        return self.terminal or self.truncated
+
+    @property
+    def episode_return(self) -> float:
+        """Undiscounted; so far, where it is not over."""
+        return sum(self.rewards)
+
+    @property
+    def value(self) -> float:
+        """V(s_0) = max_a mean_k Q_k(s_0, a)."""
+        return float(self.q[0].mean(0).max())
+
+    def returns_to_go(self, discount: float, clip: bool) -> np.ndarray:
+        """The discounted return that followed each step, of rewards as learned from."""
+        returns, after = np.zeros(len(self.rewards)), 0.0
+        for t in range(len(self.rewards) - 1, -1, -1):
+            returns[t] = after = learned_reward(self.rewards[t], clip) + discount * after
+        return returns
+
+
+def load_player(run: Run, checkpoint: int | None = None, trust: bool = False) -> Player:
+    """The agent at the end of a run, or of its newest checkpoint, or that of a step. AnalysisError: there is none."""
+    config = typed_config(run.config, trust)
+    notes: list[str] = []
+    online, step = _read_weights(run.directory, config, checkpoint, notes)
+    try:
+        threads = run.meta.get("threads")
+        tune_process(threads if type(threads) is int and 1 <= threads <= 1024 else 1)  # as many as the run had
+        device = resolve_device("auto" if run.meta.get("device") == "cuda" else "cpu")
+        env = make_env(config.env, stream(config.seed, "evaluation"))
+        frames = FrameStack(config.env.stack, env.frame_shape, env.frame_dtype)
+        network = make_network(config, frames.state.shape, env.num_actions, env.frame_scale)
+        with torch.device("meta"):  # shapes alone
+            wanted = network.init([torch.Generator()] * config.algo.ensemble_size)
+        _check_shapes(online, wanted)
+        agent = Agent(config.algo, network, online, device, torch.Generator(device))
+        agent.check_finite()
+    except (ConfigError, DivergedError) as error:
+        raise AnalysisError(f"{run.directory}: {error}") from None
+    return Player(config, agent, step, notes)
+
+
+def typed_config(stored: Mapping[str, Any], trust: bool = False) -> Config:
+    """A run's configuration as the schema has it; AnalysisError names the field that does not fit."""
+    content: dict[str, Any] = {name: value for name, value in stored.items() if name not in (*NOT_IDENTITY, "device")}
+    reference = _find_reference(content)
+    if reference is not None:
+        raise AnalysisError(f"config.yaml: {reference} refers to something else, and a run's own has values only")
+    try:
+        schema = OmegaConf.structured(Config)
+        merged = OmegaConf.merge(schema, content, _HERE)
+        typed = OmegaConf.to_object(merged)
+        assert isinstance(typed, Config)
+        if not trust:
+            _check_own(typed.env)
+        # Acting does not depend on how targets are made, so a rule of somebody's own is not imported.
+        typed = dataclasses.replace(typed, algo=dataclasses.replace(typed.algo, bootstrap="mean"))
+        check(typed)
+    except OmegaConfBaseException as error:
+        raise AnalysisError(f"config.yaml: {error.full_key or 'a field'}: {str(error).splitlines()[0]}") from None
+    except ConfigError as error:
+        raise AnalysisError(f"config.yaml: {error}") from None
+    return typed
+
+
+# Where a run was stored, saved and mirrored does not matter here, and may not exist on this machine.
+_HERE = {
+    "root": tempfile.gettempdir(),
+    "device": "cpu",
+    "checkpoint": {"every": 1, "keep": False},
+    "logger": {"name": "files"},
+}
+
+
+def _find_reference(node: Any, name: str = "") -> str | None:
+    """The first field whose text OmegaConf would resolve, e.g. to a variable of the environment."""
+    if isinstance(node, str):
+        return name if "${" in node or node == "???" else None
+    items = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list) else ()
+    found = (_find_reference(value, f"{name}.{key}" if name else str(key)) for key, value in items)
+    return next((reference for reference in found if reference is not None), None)
+
+
+def _check_own(env: EnvConfig) -> None:
+    """Raise where making the environment would import code that the configuration names."""
+    for name, value, foreign in (
+        ("env.kind", env.kind, env.kind not in KINDS),
+        ("env.id", env.id, env.kind == "gymnasium" and ":" in env.id),
+    ):
+        if foreign:
+            raise AnalysisError(f"config.yaml: {name}={value} names code outside meanq; if you trust it, add --trust")
+
+
+def _read_weights(
+    directory: Path, config: Config, checkpoint: int | None, notes: list[str]
+) -> tuple[dict[str, Tensor], int]:
+    path, checkpoints = directory / WEIGHTS, Checkpoints(directory)
+    if checkpoint is None and path.is_file():
+        try:
+            return load_file(path), config.total_steps
+        except _DAMAGE as error:
+            raise AnalysisError(f"{path} cannot be read as weights ({_one_line(error)})") from None
+    try:
+        saved = checkpoints.load(notes.append, step=checkpoint, frames=False)
+        if saved is not None:
+            if checkpoint is None:
+                notes.append(f"the run is not finished: this is its checkpoint of step {saved.step:,}")
+            return saved.state["agent"]["online"], int(saved.step)
+    except (CheckpointError, *_DAMAGE) as error:
+        raise AnalysisError(f"{directory}: its checkpoint cannot be read ({_one_line(error)})") from None
+    if checkpoint is not None:
+        steps = ", ".join(map(str, checkpoints.steps())) or "none"
+        raise AnalysisError(f"--checkpoint {checkpoint}: {directory} has no such checkpoint (it has: {steps})")
+    raise AnalysisError(f"{directory}: neither {WEIGHTS} nor a checkpoint: the run has nothing yet that could play")
+
+
+def _check_shapes(weights: Mapping[str, Any], wanted: Mapping[str, Tensor]) -> None:
+    for name in [*wanted, *weights]:
+        there, needed = weights.get(name), wanted.get(name)
+        if (
+            not isinstance(there, Tensor)
+            or needed is None
+            or (there.shape, there.dtype) != (needed.shape, needed.dtype)
+        ):
+            shapes = [str(tuple(x.shape)) if isinstance(x, Tensor) else "nothing" for x in (there, needed)]
+            raise AnalysisError(f"its weights are not those of its config.yaml: {name} is {shapes[0]} not {shapes[1]}")
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+class _Watched(Environment):
+    """An environment that keeps what is done in it; no different to the player."""
+
+    def __init__(self, env: Environment, played: Played) -> None:
+        super().__init__(env.generator)
+        self._env = env
+        self.played = played
+        self.num_actions, self.frame_scale = env.num_actions, env.frame_scale
+        self.frame_shape, self.frame_dtype = env.frame_shape, env.frame_dtype
+
+    def seed(self, generator: np.random.Generator) -> None:
+        self._env.seed(generator)
+
+    def reset(self) -> np.ndarray:
+        return self._env.reset()
+
+    def step(self, action: int) -> Step:
+        outcome = self._env.step(action)
+        self.played.actions.append(action)
+        self.played.rewards.append(outcome.reward)
+        self.played.terminal, self.played.truncated = outcome.terminal, outcome.truncated
+        return outcome
+
+    def thought(self, q: np.ndarray, discount: float) -> None:
+        """Keep Q [K, A] of the state before the next step, and its true value where it is known."""
+        self.played.q.append(q.copy())
+        truth = self._env.true_q(discount)
+        if truth is not None:
+            self.played.true_values.append(float(truth.max()))
+
+
+class _EnoughError(Exception):
+    """All that is wanted has been played."""
+
+
+def play_evaluation(player: Player, keep: Collection[int], steps: int | None = None) -> list[Played]:
+    """The episodes of the evaluation at the player's step; thoughts in full of those to keep, of which at most `steps`
+    are wanted.
+
+    All are played together, as in training: a network rounds otherwise for another number of states, and one action
+    that differs makes another episode. It ends when those to keep are over, or so long that what follows cannot be seen
+    in the return of any step that is wanted.
+    """
+    config, watched = player.config, list[_Watched]()
+    horizon = math.inf if steps is None else steps + _horizon(config.algo.discount)
+
+    def make(env: EnvConfig, generator: np.random.Generator) -> Environment:
+        watched.append(_Watched(make_env(env, generator), Played(len(watched))))
+        return watched[-1]
+
+    def values(states: np.ndarray) -> np.ndarray:
+        if all(env.played.over or len(env.played.actions) >= horizon for env in watched if env.played.index in keep):
+            raise _EnoughError
+        q = player.agent.values(states)
+        for i, env in enumerate([env for env in watched if not env.played.over]):
+            if env.played.index in keep or not env.played.q:
+                env.thought(q[:, i], config.algo.discount)
+        return q
+
+    try:
+        with contextlib.suppress(_EnoughError):
+            Evaluator(config, make)(values, player.step)
+    except ConfigError as error:
+        raise AnalysisError(f"config.yaml: {error}") from None
+    return [env.played for env in watched]
+
+
+def _horizon(discount: float) -> float:
+    """Steps after which a reward counts for less than a millionth."""
+    return math.inf if discount == 1 else 1 if discount == 0 else math.ceil(math.log(1e-6) / math.log(discount))
+
+
+def differences(run: Run, player: Player, episodes: list[Played]) -> list[str] | None:
+    """A line for each episode that is not the one in evaluations.csv; None where it has no such evaluation."""
+    rows = run.evaluations[run.evaluations["step"] == player.step].set_index("episode").to_dict("index")
+    if not rows:
+        return None
+    lines = []
+    for played in episodes:
+        if played.index not in rows:
+            lines.append(f"episode {played.index} is not in evaluations.csv")
+            continue
+        names = ("value", "return", "length") if played.over else ("value",)
+        there = [float(rows[played.index][name]) for name in names]
+        here = [played.value, played.episode_return, len(played.actions)][: len(names)]
+        if not np.allclose(here, there, rtol=_TOLERANCE, atol=_TOLERANCE):
+            both = [", ".join(f"{name} {x:.6g}" for name, x in zip(names, row, strict=True)) for row in (here, there)]
+            lines.append(f"episode {played.index}: {both[0]} here; {both[1]} recorded")
+    return lines
+
+
+@dataclass
+class Picture:
+    """What is to be seen while the action of step t is carried out; t = the number of steps: after the last."""
+
+    t: int
+    rgb: np.ndarray | None  # [height, width, 3]; None: only the frame
+    frame: np.ndarray
+
+
+class Screening:
+    """Plays episodes a second time, now with pictures: one per frame of the emulator, skipped ones included.
+
+    So the first time is an evaluation like any other, and no picture has to be kept.
+    """
+
+    def __init__(self, player: Player) -> None:
+        self._player = player
+        self.notes: list[str] = []
+        env, self.repeats = player.config.env, 1
+        if env.kind == "atari":
+            self.repeats = int(env.options.get("frame_skip", 4))
+            env = dataclasses.replace(env, options={**env.options, "frame_skip": 1})
+        elif env.kind == "gymnasium":
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # most are drawn by SDL, which then needs no display
+            drawn = {**(env.options.get("make") or {}), "render_mode": "rgb_array"}
+            env = dataclasses.replace(env, options={**env.options, "make": drawn})
+        generator = stream(player.config.seed, "evaluation")
+        try:
+            self.env = make_env(env, generator)
+        except ConfigError as error:  # some cannot be drawn, and then take no render_mode
+            self.notes.append(f"its observations are drawn, because {error}")
+            self.env = make_env(player.config.env, generator)
+
+    def pictures(self, played: Played) -> Iterator[Picture]:
+        """From the first state to the last. AnalysisError where the same actions lead elsewhere."""
+        self.env.seed(stream(self._player.config.seed, "evaluation", self._player.step, played.index))
+        frame = self.env.reset()
+        for t, action in enumerate(played.actions):
+            reward, over = 0.0, False
+            for _ in range(self.repeats):
+                yield Picture(t, self._render(), frame)
+                outcome = self.env.step(action)
+                frame, reward, over = outcome.frame, reward + outcome.reward, outcome.terminal
+                if over:
+                    break
+            ends = played.terminal and t + 1 == len(played.actions)
+            if reward != played.rewards[t] or over != ends:
+                raise AnalysisError(f"step {t}: the same seed and actions lead elsewhere, so there is nothing to show")
+        yield Picture(len(played.actions), self._render(), frame)
+
+    def _render(self) -> np.ndarray | None:
+        if self.notes:
+            return None
+        try:
+            return self.env.render()
+        except gymnasium.error.DependencyNotInstalled as error:
+            self.notes.append(f"its observations are drawn, because gymnasium cannot draw it ({_one_line(error)})")
+            return None
