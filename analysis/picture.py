@@ -13,13 +13,11 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from analysis.curves import COLOURS
-
 SIZE = (960, 720)  # even, as H.264 wants it
 _GAME = (16, 44, 436, 464)  # left, top, right, bottom
 _PANEL = (464, 44, 944, 464)
 _CURVE = (64, 508, 944, 690)
-_VALUE, _REALISED, _TRUE = COLOURS[0], COLOURS[1], COLOURS[2]
+_VALUE, _REALISED, _TRUE = "#0072B2", "#D55E00", "#009E73"  # Okabe and Ito's blue, vermillion and green
 _BAND, _MEMBER = "#bcdcf0", "#56b4e9"  # lighter, for single members
 _TEXT, _FAINT, _LINE, _PAPER = "#202020", "#707070", "#c8c8c8", "#ffffff"
 _CHOSEN = "#f0f0f0"

@@ -18,8 +18,7 @@ import yaml
 from PIL import Image
 from safetensors.torch import save_file
 
-from analysis.curves import COLOURS
-from analysis.picture import CHANNELS, SIZE, Page, Story, draw_frame
+from analysis.picture import _REALISED, _VALUE, CHANNELS, SIZE, Page, Story, draw_frame
 from analysis.play import Played, Screening, load_player, play_evaluation
 from analysis.runs import AnalysisError, read_run
 from analysis.video import default_path, main, make_video
@@ -272,7 +271,7 @@ def test_values_are_drawn_where_they_are() -> None:
     np.testing.assert_allclose(story.values, value)
     page, game = Page(story), Image.new("RGB", (10, 10))
     images = [page.draw(t, game) for t in range(steps + 1)]
-    blue, orange, black = COLOURS[0], COLOURS[1], "#202020"
+    blue, orange, black = _VALUE, _REALISED, "#202020"
     heights, places = {blue: [], orange: []}, []
     for image in images[:steps]:
         x = int(np.median(pixels_of(image, black, 60, 520)[:, 1]))  # of the line that says where we are
