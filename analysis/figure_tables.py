@@ -7,6 +7,8 @@ the paper, at the step it is for). What is less: a mean is left out where it is 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -20,6 +22,19 @@ AVERAGE = "average"
 CITED = "cited"
 LONGEST_LIST = 4
 _KEY = ["env", "algo", "metric"]
+_TEXTS = ("env", "algo", "group", "metric", "label", "other", "steps")
+
+
+def read_table(source: Path | StringIO) -> pd.DataFrame:
+    """A figure's table. Texts stay texts: a label may be called NA, or nothing at all."""
+    text = source.read_text() if isinstance(source, Path) else source.getvalue()
+    columns = pd.read_csv(StringIO(text), nrows=0).columns
+    return pd.read_csv(
+        StringIO(text),
+        keep_default_na=False,
+        dtype=dict.fromkeys(_TEXTS, str),
+        na_values={name: [""] for name in columns if name not in _TEXTS},
+    )
 
 
 @dataclass(frozen=True)

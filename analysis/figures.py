@@ -38,7 +38,7 @@ from analysis.curve_figures import (
     draw_mechanism,
     draw_study,
 )
-from analysis.figure_tables import AVERAGE, CITED, cited_rows, curve_table, need
+from analysis.figure_tables import AVERAGE, CITED, cited_rows, curve_table, need, read_table
 from analysis.metrics import Metrics, compute, say
 from analysis.palette import Style, split_label, styles
 from analysis.panels import save, settings
@@ -98,7 +98,7 @@ def draw_table(name: str, table: pd.DataFrame, looks: Looks, directory: Path) ->
     directory.mkdir(parents=True, exist_ok=True)
     text = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
     (directory / f"{name}.csv").write_text(text)
-    table = pd.read_csv(io.StringIO(text))
+    table = read_table(io.StringIO(text))
     kind = KINDS[name]
     with settings():
         figure, caption = kind.draw(table, looks)
@@ -211,7 +211,7 @@ def read_tables(paths: Sequence[Path]) -> dict[str, pd.DataFrame]:
         if path.stem not in KINDS:
             raise AnalysisError(f"{path}: not the table of a figure; those are called {', '.join(KINDS)}.csv")
         try:
-            table = pd.read_csv(path)
+            table = read_table(path)
         except (OSError, ValueError) as error:
             raise AnalysisError(f"{path}: {' '.join(str(error).split())}") from None
         if KINDS[path.stem].labels not in table:

@@ -31,6 +31,7 @@ MARKERS_PER_CURVE = 6
 FAR = 8  # times as large as the median of the others': a curve that would hide them is cut off, and said to be
 SETTINGS: dict[str, Any] = {
     "svg.hashsalt": "meanq",  # the same picture, the same bytes
+    "text.parse_math": False,  # a label may have a dollar sign in it
     "font.size": FONT,
     "axes.titlesize": FONT + 0.5,
     "axes.labelsize": FONT,

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-import matplotlib
 import pandas as pd
 import yaml
 
@@ -66,8 +65,7 @@ class Report:
         self._curves = Curves(table, list(self._styles), cited_rows(found, average=False))
         self._evaluated = any(run.last_evaluation for run in found.runs)
         self._notes = metrics.messages()
-        with matplotlib.rc_context({"text.parse_math": False}):  # a label may have a dollar sign in it
-            self._drawings = draw_all(found, metrics, directory / "figures")
+        self._drawings = draw_all(found, metrics, directory / "figures")
         self._drawn = {drawn.name: drawn for drawn in self._drawings.drawn}
 
     def messages(self) -> list[str]:

@@ -16,7 +16,7 @@ from matplotlib.transforms import Bbox
 
 from analysis import aggregate, figures
 from analysis.compare import paper_table
-from analysis.figures import KINDS, draw_all
+from analysis.figures import KINDS, draw_all, read_tables
 from analysis.metrics import Metrics, compute
 from analysis.palette import styles
 from analysis.panels import compact, grid_shape, limits, settings
@@ -287,6 +287,17 @@ def test_runs_that_were_never_evaluated_are_no_figure(tmp_path: Path) -> None:
     made = draw_all(found, compute(found), tmp_path / "out")
     assert made.drawn == [] and made.missing.keys() == KINDS.keys()
     assert made.missing["learning_curves"] == "no run has been evaluated yet"
+
+
+@pytest.mark.parametrize("label", ["NA", "null", "1e5", r"$\frac{1$", ""])
+def test_any_label_is_a_text(label: str, tmp_path: Path) -> None:
+    for seed in range(2):
+        write_run(tmp_path / "runs", "a", label, seed, {10: 1 + seed, 20: 3 + seed})
+    found = read_runs([tmp_path / "runs"])
+    made = draw_all(found, compute(found), tmp_path / "out")
+    assert {drawn.name for drawn in made.drawn} >= {"learning_curves", "aggregates", "profiles"}
+    again = read_tables([tmp_path / "out" / "learning_curves.csv"])["learning_curves"]
+    assert set(again["algo"]) == {label} and again["value"].dtype == float
 
 
 def test_more_games_than_columns_are_shown_by_their_average(tmp_path: Path) -> None:
