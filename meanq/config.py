@@ -197,7 +197,12 @@ OmegaConf.register_new_resolver("if", lambda condition, then, otherwise: then if
 def from_omegaconf(config: DictConfig) -> Config:
     """The plain typed object of a composed configuration, every interpolation resolved, checked."""
     typed = OmegaConf.to_object(config)
-    assert isinstance(typed, Config)
+    if not isinstance(typed, Config):
+        raise ConfigError(
+            "--config-path, --config-name: this configuration does not build on meanq's; begin its `defaults` with "
+            "`schema`, as conf/config.yaml does, or, for the recorded one of a run, take the command that "
+            "`python -m analysis.report RUN` shows"
+        )
     check(typed)
     return typed
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from meanq import run
 from meanq.config import CONFIG_DIR
 from tests.helpers import compose
+from tests.synthetic_runs import make_config
 
 
 def choices(group: str) -> list[str]:
@@ -279,3 +281,15 @@ def test_an_unwritable_root(
     err = capfd.readouterr().err
     assert stop.value.code == 2 and err.startswith(f"meanq: root={root}: ") and err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["a_file"]
+
+
+def test_the_recorded_configuration_of_a_run_is_no_configuration_to_build_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(make_config("game", "dqn", 0)))
+    monkeypatch.setattr(sys, "argv", ["meanq", "--config-path", str(tmp_path), "--config-name", "config", "seed=1"])
+    with pytest.raises(SystemExit) as stop:
+        run.main()
+    err = capfd.readouterr().err
+    assert stop.value.code == 2
+    assert "does not build on meanq's" in err and err.count("\n") == 1
