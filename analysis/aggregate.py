@@ -98,12 +98,12 @@ def aggregates(scores: Scores, repetitions: int = REPETITIONS, seed: int = 0) ->
 
 def _aggregate(drawn: np.ndarray) -> np.ndarray:
     """rliable's aggregate_iqm, _optimality_gap, _mean and _median of each resample; [B, runs, games] -> [B, 4]."""
-    from scipy.stats import trim_mean
-
     by_game = drawn.mean(1)
-    flat = drawn.reshape(len(drawn), -1)
+    flat = np.sort(drawn.reshape(len(drawn), -1), axis=1)
+    quarter = flat.shape[1] // 4
+    middle = flat[:, quarter : flat.shape[1] - quarter].mean(1)
     gap = 1 - np.minimum(flat, 1).mean(1)
-    return np.stack([trim_mean(flat, 0.25, axis=1), gap, by_game.mean(1), np.median(by_game, axis=1)], axis=1)
+    return np.stack([middle, gap, by_game.mean(1), np.median(by_game, axis=1)], axis=1)
 
 
 def profiles(

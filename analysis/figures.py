@@ -17,9 +17,13 @@ all labels of the study are in the tables that are given, because overrides of a
 
 import argparse
 import io
+import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,15 +86,29 @@ class Kind:
 def draw_all(found: RunSet, metrics: Metrics, directory: Path, only: Iterable[str] | None = None) -> Drawings:
     """Every figure that the runs have data for, into a directory."""
     drawings = Drawings()
-    looks = styles(found.labels)
+    tables = {}
     for name in KINDS if only is None else only:
         try:
-            table = KINDS[name].select(found, metrics)
+            tables[name] = KINDS[name].select(found, metrics)
         except AnalysisError as error:
             drawings.missing[name] = str(error)
-            continue
-        drawings.drawn.append(draw_table(name, table, looks, directory))
+    drawings.drawn = _draw_tables(tables, styles(found.labels), directory)
     return drawings
+
+
+def _draw_tables(tables: Mapping[str, pd.DataFrame], looks: Looks, directory: Path) -> list[Drawn]:
+    """Several at once where there are several cores: drawing is most of the time that a report takes."""
+    draw = partial(draw_table, looks=looks, directory=directory)
+    processes = min(len(tables), _cores())
+    if processes < 2:
+        return list(map(draw, tables.keys(), tables.values()))
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
+        return list(pool.map(draw, tables.keys(), tables.values()))
+
+
+def _cores() -> int:
+    """That may be used; 1 where processes cannot safely be forked."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
 def draw_table(name: str, table: pd.DataFrame, looks: Looks, directory: Path) -> Drawn:
@@ -251,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             read = read_tables(options.paths)
             looks = styles(all_labels(read))
             chosen = [name for name in read if options.only is None or name in options.only]
-            drawings = Drawings([draw_table(name, read[name], looks, options.out) for name in chosen])
+            drawings = Drawings(_draw_tables({name: read[name] for name in chosen}, looks, options.out))
         else:
             found = read_runs(options.paths)
             metrics = compute(found)

@@ -492,12 +492,12 @@ def expanded_tail(tail: float, counts: Sequence[int]) -> float:
 
     A resample of n runs varies by (n - 1) / n too little, and its percentiles are those of a normal distribution.
     """
-    from scipy import stats
+    from scipy.special import ndtr, stdtrit
 
     if not counts:
         return tail
     least, freedom = min(counts), sum(counts) - len(counts)
-    return float(stats.norm.cdf(stats.t.ppf(tail, freedom) * np.sqrt(least / (least - 1))))
+    return float(ndtr(stdtrit(freedom, tail) * np.sqrt(least / (least - 1))))
 
 
 def _subtract(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -511,9 +511,7 @@ def _relative(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Of each row; x, y [B, methods]. 0 where one of them has no order."""
-    from scipy.stats import rankdata
-
-    ranks = [rankdata(values, axis=1) for values in (x, y)]
+    ranks = [pd.DataFrame(values).rank(axis=1).to_numpy() for values in (x, y)]
     a, b = (rank - rank.mean(1, keepdims=True) for rank in ranks)
     scale = np.sqrt((a**2).sum(1) * (b**2).sum(1))
     return (a * b).sum(1) / np.where(scale == 0, 1, scale)
