@@ -133,7 +133,7 @@ def clearly_positive(scores: np.ndarray) -> bool:
 @cache
 def _student(freedom: int) -> float:
     """The 97.5% quantile of Student's distribution."""
-    from scipy.special import stdtrit  # scipy.stats takes ten times as long to import
+    from scipy.special import stdtrit  # scipy.stats takes six times as long to import
 
     return float(stdtrit(freedom, 0.975))
 
@@ -288,19 +288,6 @@ def compute(found: RunSet, biases: Iterable[str] = tuple(BIASES)) -> Metrics:
             what = "; ".join(f"{size} runs: {', '.join(labels)}" for size, labels in sorted(spread.items()))
             notes.append(f"{env}: std and gap grow with the number of runs, so they are not comparable between {what}")
     return Metrics(pd.DataFrame(rows, columns=COLUMNS), **tally, notes=notes)
-
-
-def average_over_envs(table: pd.DataFrame, envs: Sequence[str]) -> pd.DataFrame:
-    """Rows with env `average`: means over environments of the rows with group `mean`; n is their number.
-
-    Only of labels, steps and metrics that all of the environments have; of normalised numbers and biases only, since
-    the others have a unit of their own in each environment.
-    """
-    rows = table[(table["group"] == "mean") & table["env"].isin(envs)]
-    rows = rows[rows["metric"].str.match("normalised_|bias_")].dropna(subset="value")
-    grouped = rows.groupby(["algo", "step", "metric"], sort=False)["value"].agg(["mean", "size"]).reset_index()
-    grouped = grouped[grouped["size"] == len(envs)].rename(columns={"mean": "value", "size": "n"})
-    return grouped.assign(env="average", group="mean")[COLUMNS].reset_index(drop=True)
 
 
 _Rows = Iterator[tuple[str, int, str, float, int]]  # group, step, metric, value, n

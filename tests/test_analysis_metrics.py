@@ -335,18 +335,6 @@ def test_groups_of_different_sizes_are_said(tmp_path: Path, noise: np.ndarray) -
     assert any("3 runs: dqn; 5 runs: meanq" in message for message in compute(read_runs([tmp_path])).messages())
 
 
-def test_the_average_over_environments_has_all_of_them(tmp_path: Path, noise: np.ndarray) -> None:
-    for env, score in (("a", 4.0), ("b", 8.0)):
-        write_run(tmp_path, env=env, returns={10: score, **({20: 1.0} if env == "a" else {})}, values=score)
-        write_run(tmp_path, env=env, label="meanq", returns={10: score})
-    write_run(tmp_path, env="c", label="meanq", returns={10: 0})
-    average = metrics.average_over_envs(compute(read_runs([tmp_path])).table, ["a", "b"])
-    assert select(average, "normalised_return", "mean") == pytest.approx({10: 0.6})
-    assert select(average, "bias_clipped", "mean") == pytest.approx({10: 6})
-    assert counts(average, "normalised_return", "mean", "meanq") == {10: 2}
-    assert set(average["env"]) == {"average"} and "return" not in set(average["metric"])
-
-
 def test_the_command_writes_the_tidy_table(
     tmp_path: Path, noise: np.ndarray, capsys: pytest.CaptureFixture[str]
 ) -> None:
