@@ -11,14 +11,15 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.measure import compose, fill, play
 from meanq.config import Config
-from meanq.sweep import plan, register_schema
 from meanq.train import Run, human_bytes
 
 ALGORITHMS = {"seaquest": ("dqn", "meanq", "meanq_rainbow"), "minatar/breakout": ("dqn", "meanq")}
@@ -43,30 +44,13 @@ class Cost:
 
 def configuration(env: str, algo: str, frames: int, root: str) -> Config:
     """A run whose replay holds `frames`."""
-    register_schema()
     overrides = [f"env={env}", f"algo={algo}", f"algo.replay_capacity={frames}", f"total_steps={2 * frames}"]
-    planned = plan([*overrides, f"root={root}"])
-    assert planned is not None
-    return planned.configs[0]
-
-
-def play(run: Run, count: int) -> np.ndarray:
-    """Frames of a random game."""
-    generator = np.random.default_rng(0)
-    frames = [run.env.reset()]
-    while len(frames) < count:
-        outcome = run.env.step(int(generator.integers(run.env.num_actions)))
-        over = outcome.terminal or outcome.truncated
-        frames.append(run.env.reset() if over else outcome.frame)
-    return np.stack(frames)
+    return compose(*overrides, f"root={root}")
 
 
 def store(run: Run, frames: np.ndarray, count: int) -> None:
-    """Append so many, as episodes of 500."""
-    for i in range(count):
-        run.replay.append(i % 3, 0.0, frames[i % len(frames)], terminal=i % 500 == 499, truncated=False)
-        if i % 500 == 499:
-            run.replay.start(frames[i % len(frames)])
+    """Append so many."""
+    fill(run.replay.start, partial(run.replay.append, truncated=False), frames, count)
 
 
 def measure(config: Config, checkpoints: int) -> Cost:
@@ -75,8 +59,7 @@ def measure(config: Config, checkpoints: int) -> Cost:
     run.record.open()
     run.record.start()
     every = config.checkpoint.every
-    frames = play(run, every)
-    run.replay.start(frames[0])
+    frames = play(run.env, every)
     store(run, frames, config.algo.replay_capacity)
     run._start_game()
     seconds, per_interaction = [], []

@@ -1,24 +1,61 @@
-"""MeanQ as one would write it first: K modules, K optimisers, loops over members and over sampled items.
+"""MeanQ, DQN, Rainbow and MeanQ with Rainbow's techniques as one would write them first.
 
-It is what the batched engine of meanq/ is timed against, and checked against (tests/test_benchmark_reference.py). It is
-plain, not slow on purpose: every target network evaluates all minibatches in one call and pixels are converted once.
+K modules, K optimisers, loops over members. It is what the batched engine of meanq/ is timed against, and checked
+against (tests/test_benchmark_reference.py). It is plain, not slow on purpose: every network evaluates all minibatches
+in one call and pixels are converted once.
 """
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meanq.config import AlgoConfig, NetworkConfig
+from benchmarks.reference_replay import Minibatch, ReferenceReplay, UniformReplay
+from meanq.config import AlgoConfig, Config, NetworkConfig
+from meanq.envs import FrameStack, make_env
+from meanq.rng import stream
+from meanq.train import Clock
+
+IMPORTANCE_EXPONENT = 0.4
+
+
+class NoisyLinear(nn.Module):
+    """A dense layer with factorised Gaussian noise (Fortunato et al. 2018); none in evaluation mode."""
+
+    def __init__(self, fan_in: int, fan_out: int, sigma: float) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(fan_in)
+        self.weight = nn.Parameter(torch.empty(fan_out, fan_in).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(fan_out).uniform_(-bound, bound))
+        self.weight_sigma = nn.Parameter(torch.full_like(self.weight, sigma * bound))
+        self.bias_sigma = nn.Parameter(torch.full_like(self.bias, sigma * bound))
+        self.register_buffer("weight_noise", torch.zeros_like(self.weight), persistent=False)
+        self.register_buffer("bias_noise", torch.zeros_like(self.bias), persistent=False)
+
+    def reset_noise(self) -> None:
+        """Draw anew."""
+        fan_out, fan_in = self.weight.shape
+        for_inputs, for_outputs = (e.sign() * e.abs().sqrt() for e in (torch.randn(fan_in), torch.randn(fan_out)))
+        self.weight_noise = torch.outer(for_outputs, for_inputs)
+        self.bias_noise = for_outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, in] -> [N, out]."""
+        if not self.training:
+            return F.linear(x, self.weight, self.bias)
+        weight = self.weight + self.weight_sigma * self.weight_noise
+        return F.linear(x, weight, self.bias + self.bias_sigma * self.bias_noise)
 
 
 class Member(nn.Module):
-    """One dueling Q network, each stream with a hidden layer of its own."""
+    """One Q network; each stream, two where it is dueling, has a hidden layer of its own."""
 
-    def __init__(self, state_shape: tuple[int, int, int], num_actions: int, config: NetworkConfig) -> None:
+    def __init__(
+        self, state_shape: tuple[int, int, int], num_actions: int, config: NetworkConfig, algo: AlgoConfig
+    ) -> None:
         super().__init__()
         channels, height, width = state_shape
         layers: list[nn.Module] = []
@@ -27,38 +64,56 @@ class Member(nn.Module):
             channels = conv.channels
             height, width = ((size - conv.kernel) // conv.stride + 1 for size in (height, width))
         self.features = nn.Sequential(*layers, nn.Flatten())
+        self._atoms = algo.atoms if algo.value == "categorical" else 0
         size = channels * height * width
-        self.value = nn.Sequential(nn.Linear(size, config.hidden), nn.ReLU(), nn.Linear(config.hidden, 1))
-        self.advantage = nn.Sequential(nn.Linear(size, config.hidden), nn.ReLU(), nn.Linear(config.hidden, num_actions))
+
+        def head(outputs: int) -> nn.Sequential:
+            def dense(fan_in: int, fan_out: int) -> nn.Module:
+                return NoisyLinear(fan_in, fan_out, algo.noise) if algo.noisy else nn.Linear(fan_in, fan_out)
+
+            return nn.Sequential(dense(size, config.hidden), nn.ReLU(), dense(config.hidden, outputs))
+
+        self.value = head((1 if algo.dueling else num_actions) * max(self._atoms, 1))
+        self.advantage = head(num_actions * max(self._atoms, 1)) if algo.dueling else None
+
+    def reset_noise(self) -> None:
+        """Draw anew in all noisy layers."""
+        for layer in self.modules():
+            if isinstance(layer, NoisyLinear):
+                layer.reset_noise()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Q [N, A] of scaled states [N, C, H, W]."""
+        """Q [N, A], or log-probabilities [N, A, Z], of scaled states [N, C, H, W]."""
         x = self.features(x)
-        advantage = self.advantage(x)
-        return self.value(x) + advantage - advantage.mean(1, keepdim=True)
+        outputs = self._per_action(self.value(x))
+        if self.advantage is not None:
+            advantage = self._per_action(self.advantage(x))
+            outputs = outputs + advantage - advantage.mean(1, keepdim=True)
+        return outputs.log_softmax(2) if self._atoms else outputs
 
-
-@dataclass
-class Minibatch:
-    """What one member learns from in one step."""
-
-    slots: list[int]  # of the ring
-    states: Tensor  # [B, C, H, W]
-    actions: Tensor  # [B]
-    rewards: Tensor  # [B]
-    discounts: Tensor  # [B], 0 after a terminal
-    next_states: Tensor  # [B, C, H, W]
-    weights: Tensor  # [B], importance weights
+    def _per_action(self, x: Tensor) -> Tensor:
+        return x.view(len(x), -1, self._atoms) if self._atoms else x
 
 
 class ReferenceAgent:
-    """K members with target networks."""
+    """K members, with target networks where the algorithm has them."""
 
-    def __init__(self, algo: AlgoConfig, make_member: Callable[[], Member], scale: float) -> None:
-        self._max_gradient_norm = algo.max_gradient_norm
+    def __init__(
+        self,
+        algo: AlgoConfig,
+        network: NetworkConfig,
+        state_shape: tuple[int, int, int],
+        num_actions: int,
+        scale: float,
+    ) -> None:
+        assert algo.bootstrap == "mean" and algo.target_snapshots == 1 and algo.gradient_steps == 1
+        self._algo = algo
         self._scale = scale  # states are multiplied by it: 1/255 for pixels
-        self.members = [make_member() for _ in range(algo.ensemble_size)]
-        self.targets = [copy.deepcopy(member).requires_grad_(False) for member in self.members]
+        self._support = torch.linspace(algo.value_min, algo.value_max, algo.atoms)
+        self.members = [Member(state_shape, num_actions, network, algo) for _ in range(algo.ensemble_size)]
+        self.lagging: list[Member] | None = None
+        if algo.target_network is not None:
+            self.lagging = [copy.deepcopy(member).requires_grad_(False) for member in self.members]
         self._optimisers = [
             torch.optim.Adam(member.parameters(), lr=algo.learning_rate, eps=algo.adam_epsilon)
             for member in self.members
@@ -66,168 +121,138 @@ class ReferenceAgent:
 
     @torch.no_grad()
     def values(self, state: np.ndarray) -> np.ndarray:
-        """Q [K, A] of one state."""
-        x = self._input(torch.from_numpy(state[None]))
-        return torch.cat([member(x) for member in self.members]).numpy()
+        """Q [K, A] of one state, with fresh noise."""
+        return self._expectation(self._outputs(self.members, self._input(torch.from_numpy(state[None]))))[:, 0].numpy()
 
     def learn(self, batches: list[Minibatch]) -> list[np.ndarray]:
-        """One step of every member on its own minibatch; the absolute TD errors [B] of each."""
-        targets = self.td_targets(batches)  # all before the first member changes
+        """One step of every member on its own minibatch; the errors [B] of each that priorities are made of."""
+        targets = self.targets(batches)  # all before the first member changes
         return [self._learn(k, batch, target) for k, (batch, target) in enumerate(zip(batches, targets, strict=True))]
 
     @torch.no_grad()
-    def td_targets(self, batches: list[Minibatch]) -> list[Tensor]:
-        """y [B] of each member: r + discount * max_a mean_k Q-bar_k(s', a) at its own next states."""
+    def targets(self, batches: list[Minibatch]) -> list[Tensor]:
+        """What each member learns at its own next states: r + discount * V [B], or its distribution [B, Z].
+
+        V is the members' mean at the action that is best on average.
+        """
         x = self._input(torch.cat([batch.next_states for batch in batches]))
-        mean = torch.stack([target(x) for target in self.targets]).mean(0)  # [K * B, A]
-        best = mean.max(1).values.split([len(batch.rewards) for batch in batches])
-        return [batch.rewards + batch.discounts * value for batch, value in zip(batches, best, strict=True)]
+        outputs = self._outputs(self.lagging or self.members, x)  # [K, K * B, A(, Z)]
+        chosen_by = self._outputs(self.members, x) if self._algo.double else outputs
+        actions = self._expectation(chosen_by).mean(0).argmax(1)
+        mean = (outputs.exp() if self._algo.value == "categorical" else outputs).mean(0)
+        chosen = mean[torch.arange(len(actions)), actions]  # [K * B(, Z)]
+        rewards = torch.cat([batch.rewards for batch in batches])
+        discounts = torch.cat([batch.discounts for batch in batches])
+        if self._algo.value == "categorical":
+            targets = self._project(rewards, discounts, chosen)
+        else:
+            targets = rewards + discounts * chosen
+        return list(targets.split([len(batch.rewards) for batch in batches]))
 
     def update_targets(self) -> None:
         """Copy the online weights to the target networks."""
-        for member, target in zip(self.members, self.targets, strict=True):
-            target.load_state_dict(member.state_dict())
+        for member, lagging in zip(self.members, self.lagging or [], strict=True):
+            lagging.load_state_dict(member.state_dict())
 
     def _learn(self, k: int, batch: Minibatch, target: Tensor) -> np.ndarray:
         member, optimiser = self.members[k], self._optimisers[k]
-        q = member(self._input(batch.states))
-        error = target - q.gather(1, batch.actions[:, None])[:, 0]
-        loss = (batch.weights * error.square()).mean()
+        member.reset_noise()
+        outputs = member(self._input(batch.states))
+        taken = outputs[torch.arange(len(outputs)), batch.actions]
+        if self._algo.value == "categorical":
+            losses = -(target * taken).sum(1)
+            errors = losses.detach()
+        else:
+            losses = (target - taken).square()
+            errors = (target - taken).detach().abs()
         optimiser.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(member.parameters(), self._max_gradient_norm)
+        (batch.weights * losses).mean().backward()
+        nn.utils.clip_grad_norm_(member.parameters(), self._algo.max_gradient_norm)
         optimiser.step()
-        return error.detach().abs().numpy()
+        return errors.numpy()
+
+    def _outputs(self, networks: list[Member], x: Tensor) -> Tensor:
+        """Of all networks [K, N, A(, Z)], with fresh noise."""
+        for network in networks:
+            network.reset_noise()
+        return torch.stack([network(x) for network in networks])
+
+    def _expectation(self, outputs: Tensor) -> Tensor:
+        return (outputs.exp() * self._support).sum(-1) if self._algo.value == "categorical" else outputs
+
+    def _project(self, rewards: Tensor, discounts: Tensor, distribution: Tensor) -> Tensor:
+        """The distribution [N, Z] of r + discount * Z', back on the support (C51, Bellemare et al. 2017)."""
+        algo, atoms = self._algo, self._algo.atoms
+        spacing = (algo.value_max - algo.value_min) / (atoms - 1)
+        moved = (rewards[:, None] + discounts[:, None] * self._support).clamp(algo.value_min, algo.value_max)
+        position = ((moved - algo.value_min) / spacing).clamp(0, atoms - 1)
+        lower = position.floor().clamp(max=atoms - 2)  # so that the atom above exists
+        share = position - lower
+        index = lower.long() + atoms * torch.arange(len(rewards))[:, None]
+        projected = torch.zeros(distribution.numel())
+        projected.index_add_(0, index.flatten(), (distribution * (1 - share)).flatten())
+        projected.index_add_(0, index.flatten() + 1, (distribution * share).flatten())
+        return projected.view_as(distribution)
 
     def _input(self, states: Tensor) -> Tensor:
         return states.float() * self._scale
 
 
-class SumTree:
-    """Draws a leaf with probability proportional to its priority. The root is node 1, node n has children 2n, 2n+1."""
+class ReferenceRun:
+    """The loop around it: act, store, sample, learn, priorities, in the same environment as the engine's."""
 
-    def __init__(self, size: int) -> None:
-        self._first_leaf = 1 << (size - 1).bit_length()
-        self._sums = [0.0] * (2 * self._first_leaf)
+    def __init__(self, config: Config, capacity: int) -> None:
+        self.config = config
+        self.clock = Clock()
+        algo = config.algo
+        self.env = make_env(config.env, stream(config.seed, "env"))
+        self._frames = FrameStack(config.env.stack, self.env.frame_shape, self.env.frame_dtype)
+        shape = self._frames.state.shape
+        self.agent = ReferenceAgent(algo, config.network, shape, self.env.num_actions, self.env.frame_scale)
+        facts = {"slots": capacity, "stack": config.env.stack, "discount": algo.discount}
+        facts |= {"frame_shape": self.env.frame_shape, "generator": stream(config.seed, "replay")}
+        self.replay = ReferenceReplay(members=algo.ensemble_size, **facts) if algo.prioritized else UniformReplay(**facts)
+        self._generator = stream(config.seed, "actions")
 
-    def total(self) -> float:
-        """The sum of all priorities."""
-        return self._sums[1]
+    def start_game(self) -> None:
+        """Begin."""
+        self._start_episode(self.env.reset())
 
-    def get(self, leaf: int) -> float:
-        """A leaf's priority."""
-        return self._sums[self._first_leaf + leaf]
+    def interact(self) -> None:
+        """Act once and store what happened."""
+        with self.clock.time("act"):
+            action = self._act()
+        with self.clock.time("env"):
+            outcome = self.env.step(action)
+        reward = max(-1.0, min(1.0, outcome.reward)) if self.config.env.clip_rewards else outcome.reward
+        self.replay.append(action, reward, outcome.frame, terminal=outcome.terminal or outcome.life_lost)
+        if outcome.terminal or outcome.truncated:
+            self.start_game()
+        elif outcome.life_lost:
+            self._start_episode(outcome.frame)
+        else:
+            self._frames.push(outcome.frame)
 
-    def update(self, leaf: int, priority: float) -> None:
-        """Set a leaf's priority."""
-        sums, node = self._sums, self._first_leaf + leaf
-        sums[node] = priority
-        while node > 1:
-            node //= 2
-            sums[node] = sums[2 * node] + sums[2 * node + 1]
+    def learn(self) -> None:
+        """One gradient step of every member."""
+        algo = self.config.algo
+        with self.clock.time("sample"):
+            batches = self.replay.sample(algo.batch_size, IMPORTANCE_EXPONENT)
+        with self.clock.time("learn"):
+            errors = self.agent.learn(batches)
+        with self.clock.time("sample"):
+            for k, batch in enumerate(batches):
+                self.replay.update_priorities(k, batch.slots, errors[k] ** algo.priority_exponent)
 
-    def retrieve(self, mass: float) -> int:
-        """The leaf where the running sum of priorities first exceeds `mass`, for mass in [0, total)."""
-        sums, node = self._sums, 1
-        while node < self._first_leaf:
-            node *= 2
-            if mass >= sums[node] and sums[node + 1] > 0:  # rounding must not lead to a leaf with priority 0
-                mass -= sums[node]
-                node += 1
-        return node - self._first_leaf
+    def _act(self) -> int:
+        algo = self.config.algo
+        explores_by_itself = algo.exploration in ("ucb", "greedy") and not algo.epsilon.with_noise
+        if not explores_by_itself and self._generator.random() < algo.epsilon.end:
+            return int(self._generator.integers(self.env.num_actions))
+        q = self.agent.values(self._frames.state)
+        score = q.mean(0) + algo.ucb_lambda * q.std(0) if algo.exploration == "ucb" else q.mean(0)
+        return int(score.argmax())
 
-
-class ReferenceReplay:
-    """A ring of single frames and a sum tree per member. A transition leads from its slot to the next one."""
-
-    def __init__(
-        self,
-        *,
-        slots: int,
-        frame_shape: tuple[int, int, int],
-        stack: int,
-        discount: float,
-        members: int,
-        generator: np.random.Generator,
-    ) -> None:
-        self._slots = slots
-        self._stack = stack
-        self._discount = discount
-        self._generator = generator
-        self._frames = np.zeros((slots, *frame_shape), dtype=np.uint8)
-        self._blank = np.zeros(frame_shape, dtype=np.uint8)
-        self._actions = [0] * slots
-        self._rewards = [0.0] * slots
-        self._terminals = [False] * slots
-        self._ages = [0] * slots  # frames since the episode's start
-        self._drawable = [False] * slots
-        self._num_drawable = 0
-        self._head = -1  # the slot of the newest frame
-        self._trees = [SumTree(slots) for _ in range(members)]
-        self._max_priorities = [1.0] * members
-
-    def start(self, frame: np.ndarray) -> None:
-        """Begin an episode at its first frame."""
-        self._store(frame, age=0)
-
-    def append(self, action: int, reward: float, next_frame: np.ndarray, *, terminal: bool) -> None:
-        """What was done at the newest frame, and the frame it led to, which a terminal step does not need."""
-        here = self._head
-        self._actions[here] = action
-        self._rewards[here] = reward
-        self._terminals[here] = terminal
-        if not terminal:
-            self._store(next_frame, age=self._ages[here] + 1)
-        self._set_drawable(here, True)
-
-    def sample(self, batch_size: int, importance_exponent: float) -> list[Minibatch]:
-        """A minibatch for every member, stratified, from its own priorities."""
-        return [self._minibatch(tree, batch_size, importance_exponent) for tree in self._trees]
-
-    def update_priorities(self, member: int, slots: list[int], priorities: np.ndarray) -> None:
-        """Set one member's priorities [B] of drawn transitions."""
-        for slot, priority in zip(slots, priorities.tolist(), strict=True):
-            priority = max(priority, 1e-8)  # a transition with no error left must stay drawable
-            self._trees[member].update(slot, priority)
-            self._max_priorities[member] = max(self._max_priorities[member], priority)
-
-    def _minibatch(self, tree: SumTree, batch_size: int, importance_exponent: float) -> Minibatch:
-        slots, states, next_states, weights = [], [], [], []
-        total = tree.total()
-        for i in range(batch_size):
-            slot = tree.retrieve((i + self._generator.random()) / batch_size * total)
-            slots.append(slot)
-            states.append(self._state(slot))
-            next_states.append(self._state((slot + 1) % self._slots))
-            weights.append((self._num_drawable * tree.get(slot) / total) ** -importance_exponent)
-        largest = max(weights)
-        return Minibatch(
-            slots=slots,
-            states=torch.from_numpy(np.stack(states)),
-            actions=torch.tensor([self._actions[slot] for slot in slots]),
-            rewards=torch.tensor([self._rewards[slot] for slot in slots], dtype=torch.float32),
-            discounts=torch.tensor([0.0 if self._terminals[slot] else self._discount for slot in slots]),
-            next_states=torch.from_numpy(np.stack(next_states)),
-            weights=torch.tensor([weight / largest for weight in weights]),
-        )
-
-    def _state(self, slot: int) -> np.ndarray:
-        """The last frames of the episode, oldest first, blank before its start."""
-        age = self._ages[slot]
-        back = range(self._stack - 1, -1, -1)
-        return np.concatenate([self._frames[(slot - i) % self._slots] if i <= age else self._blank for i in back])
-
-    def _store(self, frame: np.ndarray, age: int) -> None:
-        self._head = (self._head + 1) % self._slots
-        # The frame that is overwritten now belongs to the stacks of the next transitions up to this one.
-        self._set_drawable((self._head + self._stack - 1) % self._slots, False)
-        self._frames[self._head] = frame
-        self._ages[self._head] = age
-
-    def _set_drawable(self, slot: int, drawable: bool) -> None:
-        if self._drawable[slot] == drawable:
-            return
-        self._drawable[slot] = drawable
-        self._num_drawable += 1 if drawable else -1
-        for tree, priority in zip(self._trees, self._max_priorities, strict=True):
-            tree.update(slot, priority if drawable else 0.0)
+    def _start_episode(self, frame: np.ndarray) -> None:
+        self._frames.start(frame)
+        self.replay.start(frame)

@@ -1,27 +1,63 @@
 """The benchmark's plain reference and the batched engine compute the same thing, so their times can be compared."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks.learner import NUM_ACTIONS, SETTINGS, Setting, compose
-from benchmarks.reference import Member, Minibatch, ReferenceAgent, ReferenceReplay
+from benchmarks.reference import Member, ReferenceAgent
+from benchmarks.reference_replay import Minibatch, ReferenceReplay, UniformReplay
 from meanq.agent import Agent
 from meanq.config import Config
-from meanq.networks import Params, QNetwork
+from meanq.networks import Params
 from meanq.replay import Batch, Replay, ring_slots
-from meanq.sweep import register_schema
-from meanq.train import member_generator
-from tests.helpers import make_agent
+from meanq.train import make_network, member_generator
+from tests.helpers import compose, make_agent
 
 CPU = torch.device("cpu")
 BATCH = 8
+NUM_ACTIONS = 6
 
-CASES = pytest.mark.parametrize(("network", "members"), [(n, k) for n in ("minatar", "data_efficient") for k in (1, 3)])
+
+@dataclass(frozen=True)
+class Setting:
+    """What a network looks at."""
+
+    env: str
+    frame_shape: tuple[int, int, int]
+    stack: int
+    levels: int  # pixels are drawn from 0 to levels - 1
+    scale: float
+
+    @property
+    def state_shape(self) -> tuple[int, int, int]:
+        channels, height, width = self.frame_shape
+        return self.stack * channels, height, width
+
+
+ATARI = Setting("asterix", (1, 84, 84), stack=4, levels=256, scale=1 / 255)
+SETTINGS = {
+    "data_efficient": ATARI,
+    "minatar": Setting("minatar/asterix", (4, 10, 10), stack=1, levels=2, scale=1.0),
+}
+
+# Algorithm, network, members.
+CASES = pytest.mark.parametrize(
+    ("algo", "network", "members"),
+    [
+        ("meanq", "minatar", 1),
+        ("meanq", "minatar", 3),
+        ("meanq", "data_efficient", 3),
+        ("meanq_rainbow", "minatar", 3),
+        ("meanq_rainbow", "data_efficient", 2),
+        ("rainbow", "data_efficient", 1),
+        ("single_stream", "data_efficient", 1),
+    ],
+)
+NETWORKS = pytest.mark.parametrize(("network", "members"), [("minatar", 1), ("minatar", 3), ("data_efficient", 3)])
 
 
 @pytest.fixture(autouse=True)
@@ -33,29 +69,39 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All noise is 1.44, whoever draws it and in whatever order: both sides are noisy in the same way."""
+    monkeypatch.setattr(torch, "randn", lambda *size, **_: torch.full(size, 1.44))
+
+
 @cache
-def make_config(network: str, members: int) -> Config:
-    register_schema()
-    return compose(network, members, threads=None)
+def make_config(algo: str, network: str, members: int) -> Config:
+    """The step size moves weights far beyond rounding; the epsilon keeps Adam from blowing up tiny gradients."""
+    name, *changes = {"single_stream": ("dqn", "algo.dueling=false")}.get(algo, (algo,))
+    return compose(
+        f"algo={name}",
+        f"env={SETTINGS[network].env}",
+        f"network={network}",
+        f"algo.ensemble_size={members}",
+        "algo.learning_rate=0.01",
+        "algo.adam_epsilon=0.01",
+        *changes,
+    )
 
 
-def make_agents(network: str, members: int) -> tuple[Config, Setting, Agent, ReferenceAgent]:
-    """Both engines with the same weights.
-
-    The step size moves them far beyond rounding; the epsilon keeps Adam from blowing up the rounding of tiny gradients.
-    """
-    config, setting = make_config(network, members), SETTINGS[network]
-    config = replace(config, algo=replace(config.algo, learning_rate=0.01, adam_epsilon=0.01))
-    q_network = QNetwork(setting.state_shape, NUM_ACTIONS, config.network, dueling=True, scale=setting.scale)
+def make_agents(algo: str, network: str, members: int) -> tuple[Setting, Agent, ReferenceAgent]:
+    """Both engines with the same weights."""
+    config, setting = make_config(algo, network, members), SETTINGS[network]
+    q_network = make_network(config, setting.state_shape, NUM_ACTIONS, setting.scale)
     params = q_network.init([member_generator(0, k) for k in range(members)])
     agent = make_agent(config.algo, q_network, params)
-    reference = ReferenceAgent(
-        config.algo, lambda: Member(setting.state_shape, NUM_ACTIONS, config.network), setting.scale
-    )
+    reference = ReferenceAgent(config.algo, config.network, setting.state_shape, NUM_ACTIONS, setting.scale)
     for k, member in enumerate(reference.members):
         member.load_state_dict(member_weights(params, k, member))
-    reference.update_targets()
-    return config, setting, agent, reference
+    if reference.lagging:
+        reference.update_targets()
+    return setting, agent, reference
 
 
 def member_weights(params: Params, k: int, member: Member) -> dict[str, torch.Tensor]:
@@ -67,15 +113,17 @@ def member_weights(params: Params, k: int, member: Member) -> dict[str, torch.Te
         weights[f"features.{layer}.weight"] = params[f"{name}.weight"][k]
         weights[f"features.{layer}.bias"] = params[f"{name}.bias"][k]
     channels = len(params[f"{convolutions[-1]}.bias"][k])
-    # Features are (y, x, channel) in the stacked matrix and (channel, y, x) in the module. Value stream first.
-    hidden = params["hidden.weight"][k].T
-    hidden = hidden.unflatten(1, (-1, channels)).transpose(1, 2).flatten(1)
-    for stream, weight, bias in zip(
-        ("value", "advantage"), hidden.chunk(2), params["hidden.bias"][k, 0].chunk(2), strict=True
-    ):
-        weights[f"{stream}.0.weight"], weights[f"{stream}.0.bias"] = weight, bias
-        weights[f"{stream}.2.weight"] = params[f"{stream}.weight"][k].T
-        weights[f"{stream}.2.bias"] = params[f"{stream}.bias"][k, 0]
+    streams = ("value", "advantage") if member.advantage is not None else ("value",)
+    for kind in ("", "_sigma") if "hidden.weight_sigma" in params else ("",):
+        # Features are (y, x, channel) in the stacked matrix and (channel, y, x) in the module. Value stream first.
+        hidden = params[f"hidden.weight{kind}"][k].T
+        hidden = hidden.unflatten(1, (-1, channels)).transpose(1, 2).flatten(1)
+        biases = params[f"hidden.bias{kind}"][k, 0]
+        for i, stream in enumerate(streams):
+            weights[f"{stream}.0.weight{kind}"] = hidden.chunk(len(streams))[i]
+            weights[f"{stream}.0.bias{kind}"] = biases.chunk(len(streams))[i]
+            weights[f"{stream}.2.weight{kind}"] = params[f"{stream}.weight{kind}"][k].T
+            weights[f"{stream}.2.bias{kind}"] = params[f"{stream}.bias{kind}"][k, 0]
     return {name: weight.detach().clone() for name, weight in weights.items()}
 
 
@@ -127,33 +175,34 @@ def assert_same_weights(agent: Agent, reference: ReferenceAgent) -> None:
 
 
 @CASES
-def test_values_are_the_same(network: str, members: int) -> None:
-    _, setting, agent, reference = make_agents(network, members)
+def test_values_are_the_same(algo: str, network: str, members: int) -> None:
+    setting, agent, reference = make_agents(algo, network, members)
     generator = np.random.default_rng(1)
     states = generator.integers(setting.levels, size=(4, *setting.state_shape), dtype=np.uint8)
-    q = agent.values(states)  # [K, 4, A]
+    q = agent.values(states, explore=True)  # [K, 4, A]
     assert q.shape == (members, 4, NUM_ACTIONS)
     assert q.std(axis=(1, 2)).min() > 0.01  # else any two networks would agree
     for i, state in enumerate(states):
-        np.testing.assert_allclose(reference.values(state), q[:, i], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(reference.values(state), q[:, i], rtol=1e-4, atol=1e-5)
 
 
 @CASES
-def test_learning_is_the_same(network: str, members: int) -> None:
-    _, setting, agent, reference = make_agents(network, members)
+def test_learning_is_the_same(algo: str, network: str, members: int) -> None:
+    setting, agent, reference = make_agents(algo, network, members)
     before = [member_weights(agent.online, k, member) for k, member in enumerate(reference.members)]
     generator = np.random.default_rng(2)
     # Small gradients, gradients beyond the maximum norm, and then from a moved target network.
     for reward_scale, clipped in ((1.0, False), (300.0, True), (1.0, None)):
         batch = random_batch(setting, members, generator, reward_scale)
-        targets = torch.stack(reference.td_targets(minibatches(batch)))
+        targets = torch.stack(reference.targets(minibatches(batch)))
         torch.testing.assert_close(agent.targets(batch)[0], targets, rtol=1e-4, atol=1e-5)
         errors = np.stack(reference.learn(minibatches(batch)))
         learned = agent.learn(batch)
         np.testing.assert_allclose(learned.errors.numpy(), errors, rtol=1e-4, atol=1e-5)
-        assert clipped is None or (learned.gradient_norm > 10) == clipped
+        if make_config(algo, network, members).algo.value == "scalar":  # cross entropies have no large gradients
+            assert clipped is None or (learned.gradient_norm > 10) == clipped
         assert_same_weights(agent, reference)
-        if clipped:
+        if clipped and reference.lagging:
             agent.update_target()
             reference.update_targets()
     for k, member in enumerate(reference.members):
@@ -161,9 +210,24 @@ def test_learning_is_the_same(network: str, members: int) -> None:
             assert (weight - before[k][name]).abs().max() > 1e-4, f"{name} of member {k} was not trained"
 
 
-@CASES
+def test_noise_is_drawn_anew_for_every_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = []
+
+    def randn(size: int) -> torch.Tensor:
+        draws.append(size)
+        return torch.zeros(size)
+
+    monkeypatch.setattr(torch, "randn", randn)
+    setting, _, reference = make_agents("rainbow", "minatar", 1)
+    batch = random_batch(setting, 1, np.random.default_rng(0))
+    reference.learn(minibatches(batch))
+    # 4 noisy layers with a vector for inputs and one for outputs; networks that evaluate, that choose, that learn.
+    assert len(draws) == 4 * 2 * 3
+
+
+@NETWORKS
 def test_replays_draw_the_same_minibatches(network: str, members: int) -> None:
-    config, setting = make_config(network, members), SETTINGS[network]
+    config, setting = make_config("meanq", network, members), SETTINGS[network]
     capacity = 50
     batched = Replay(
         capacity=capacity,
@@ -211,3 +275,23 @@ def test_replays_draw_the_same_minibatches(network: str, members: int) -> None:
         batched.update_priorities(batch.indices, priorities)
         weights_seen.append(batch.weights)
     assert torch.stack(weights_seen).std() > 0.05  # the priorities were not all alike
+
+
+def test_uniform_replay_returns_what_was_stored() -> None:
+    replay = UniformReplay(
+        slots=8, frame_shape=(1, 2, 2), stack=2, discount=0.9, generator=np.random.default_rng(0)
+    )  # fmt: skip
+    for step in range(13):  # frames say when they were seen; an episode starts at every fifth
+        if step % 5 == 0:
+            replay.start(np.full((1, 2, 2), step))
+        replay.append(step % 3, float(step), np.full((1, 2, 2), step + 1), terminal=step % 5 == 4)
+    (batch,) = replay.sample(200, 0.4)
+    steps = batch.rewards.int()
+    assert set(steps.tolist()) == set(range(5, 13))  # all of the last 8, and nothing else
+    first = steps % 5 == 0
+    assert (batch.states[:, 1, 0, 0] == steps).all()
+    assert (batch.states[:, 0, 0, 0] == torch.where(first, 0, steps - 1)).all()
+    assert (batch.next_states[:, 1, 0, 0] == steps + 1).all() and (batch.next_states[:, 0, 0, 0] == steps).all()
+    assert (batch.actions == steps % 3).all()
+    torch.testing.assert_close(batch.discounts, torch.where(steps % 5 == 4, 0.0, 0.9))
+    assert (batch.weights == 1).all()
