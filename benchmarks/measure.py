@@ -28,6 +28,7 @@ BURST_SECONDS = 0.15  # a turn lasts this long, and at least one update
 FRAMES = 2_000  # of a real game, which fill a replay again and again
 EPISODE = 500  # interactions, of what fills a replay
 WHOLE = "whole"  # an interaction, with its share of an update
+UPDATE = "update"  # sampling, learning, priorities
 PARTS = ("act", "env", "sample", "learn")
 
 
@@ -89,7 +90,7 @@ class Side:
         # Sampling and learning happen once per update, and are given as such.
         for part, times in (("act", interactions), ("env", interactions), ("sample", 1), ("learn", 1)):
             seconds[part] = (self.parts[part] - before.get(part, 0.0)) / times
-        return seconds
+        return seconds | {UPDATE: seconds["sample"] + seconds["learn"]}
 
 
 def engine_side(config: Config, transitions: int) -> Side:
@@ -171,7 +172,7 @@ def interleave(sides: dict[str, Side], seconds: float, warm_up: int = 5) -> Time
     while not times.peaks or time.perf_counter() < end:
         times.peaks.append(peak.measure())
         for name, side in sides.items():
-            turn = defaultdict(list)
+            turn: dict[str, list[float]] = defaultdict(list)
             turn_end = time.perf_counter() + BURST_SECONDS
             while not turn or time.perf_counter() < turn_end:
                 for what, value in side.update().items():

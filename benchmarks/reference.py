@@ -7,6 +7,7 @@ in one call and pixels are converted once.
 
 import copy
 import math
+from functools import partial
 
 import numpy as np
 import torch
@@ -209,9 +210,14 @@ class ReferenceRun:
         self._frames = FrameStack(config.env.stack, self.env.frame_shape, self.env.frame_dtype)
         shape = self._frames.state.shape
         self.agent = ReferenceAgent(algo, config.network, shape, self.env.num_actions, self.env.frame_scale)
-        facts = {"slots": capacity, "stack": config.env.stack, "discount": algo.discount}
-        facts |= {"frame_shape": self.env.frame_shape, "generator": stream(config.seed, "replay")}
-        self.replay = ReferenceReplay(members=algo.ensemble_size, **facts) if algo.prioritized else UniformReplay(**facts)
+        make_replay = partial(ReferenceReplay, members=algo.ensemble_size) if algo.prioritized else UniformReplay
+        self.replay = make_replay(
+            slots=capacity,
+            frame_shape=self.env.frame_shape,
+            stack=config.env.stack,
+            discount=algo.discount,
+            generator=stream(config.seed, "replay"),
+        )
         self._generator = stream(config.seed, "actions")
 
     def start_game(self) -> None:

@@ -1,7 +1,7 @@
 """The benchmark's plain reference and the batched engine compute the same thing, so their times can be compared."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np

@@ -1,0 +1,171 @@
+"""Sections without a reference agent: replay, memory, evaluation, start, and runs side by side."""
+
+import multiprocessing
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+
+from benchmarks.measure import compose, engine_side, interleave, resident_bytes
+from benchmarks.sections import EPSILON, Findings, Scale, variants
+from meanq.config import Config
+from meanq.envs import FrameStack, make_env
+from meanq.evaluation import Evaluator
+from meanq.rng import stream
+from meanq.train import Run
+
+
+def growth_with_replay(scale: Scale) -> Findings:
+    """Sampling and priorities of five members, with more and more transitions of MinAtar, in the loop."""
+    rows = []
+    for size in scale.replays:
+        capacity = (f"algo.replay_capacity={size}", f"total_steps={max(2 * size, 2_000)}")
+        config = compose("algo=meanq", "env=minatar/asterix", EPSILON, *capacity, threads=1)
+        times = interleave({"engine": engine_side(config, size)}, scale.seconds / 3, scale.warm_up)
+        rows.append([f"{size:,}", f"{times.milliseconds('engine', 'sample'):.2f}"])
+    title = "ms per update in replay (drawing, states, priorities), meanq K=5 on MinAtar Asterix, one thread"
+    return Findings(tables=[(title, ["transitions", "ms"], rows)])
+
+
+def large_replay(scale: Scale) -> Findings:
+    """500,000 Atari frames and five members: sampling in the loop, and memory of the process."""
+    findings = Findings()
+    size = scale.large_replay
+    capacity = (f"algo.replay_capacity={size}", f"total_steps={size}")
+    compiled = list(variants(scale).values())[-1]
+    config = compose("algo=meanq_rainbow", "env=asterix", *capacity, compiled=compiled, threads=scale.threads)
+    side = engine_side(config, size)
+    times = interleave({"engine": side}, scale.seconds / 2, scale.warm_up)
+    resident = resident_bytes() / 1e9
+    note = f"meanq_rainbow K=5, data-efficient, {size:,} frames of Asterix in replay"
+    findings.add("replay/sample", times.milliseconds("engine", "sample"), f"{note}; all 160 transitions")
+    findings.add("replay/memory/data_efficient", resident, f"{note}; the whole process after some updates")
+    return findings
+
+
+def large_replay_nature(scale: Scale) -> Findings:
+    """The same for the vanilla study, whose networks are larger."""
+    size = scale.large_replay
+    capacity = (f"algo.replay_capacity={size}", f"total_steps={size}")
+    compiled = list(variants(scale).values())[-1]
+    config = compose("algo=meanq", "env=asterix", EPSILON, *capacity, compiled=compiled, threads=scale.threads)
+    side = engine_side(config, size)
+    for _ in range(scale.warm_up):
+        side.update()
+    findings = Findings()
+    note = f"meanq K=5, Nature, {size:,} frames of Asterix in replay; the whole process after some updates"
+    findings.add("replay/memory/nature", resident_bytes() / 1e9, note)
+    return findings
+
+
+def one_by_one(config: Config, values: Callable[[np.ndarray], np.ndarray], step: int) -> list[int]:
+    """The episodes of an evaluation, played one after the other as one would write it first: their lengths."""
+    lengths = []
+    for i in range(config.evaluation.episodes):
+        env = make_env(config.env, stream(config.seed, "evaluation"))
+        env.seed(stream(config.seed, "evaluation", step, i))
+        frames = FrameStack(config.env.stack, env.frame_shape, env.frame_dtype)
+        frames.start(env.reset())
+        over, length = False, 0
+        while not over:
+            outcome = env.step(int(values(frames.state[None])[:, 0].mean(0).argmax()))
+            frames.push(outcome.frame)
+            over = outcome.terminal or outcome.truncated
+            length += 1
+        lengths.append(length)
+    return lengths
+
+
+def evaluation(scale: Scale) -> Findings:
+    """20 episodes at once against one by one, and what evaluations take of a run of 100,000 interactions."""
+    findings = Findings()
+    compiled = list(variants(scale).values())[-1]
+    overrides = ("algo=meanq_rainbow", "env=asterix", f"env.options.max_frames={scale.evaluation_frames}")
+    config = compose(*overrides, compiled=compiled, threads=scale.threads)
+    run = Run(config)
+    evaluator = Evaluator(config)
+    evaluator(run.agent.values, 0)  # makes the environments, as the first evaluation of a run does
+    start = time.perf_counter()
+    lengths = [episode.length for episode in evaluator(run.agent.values, 1)]
+    at_once = time.perf_counter() - start
+    start = time.perf_counter()
+    plain_lengths = one_by_one(config, run.agent.values, 1)
+    plain = time.perf_counter() - start
+    # Per step of a game: rounding may let an episode take another turn.
+    per_step, plain_per_step = at_once / sum(lengths), plain / sum(plain_lengths)
+    same = "the same episodes" if lengths == plain_lengths else f"{sum(plain_lengths):,} steps one by one"
+    how = f"meanq_rainbow K=5, data-efficient, fresh weights; {sum(lengths):,} steps of Asterix, {same}"
+    findings.add("evaluation/ratio", plain_per_step / per_step, f"{how}; {1e3 * per_step:.2f} ms per step at once")
+    side = engine_side(config, scale.transitions)
+    interaction = interleave({"engine": side}, scale.seconds / 2, scale.warm_up).milliseconds("engine") / 1e3
+    evaluations = config.total_steps // config.evaluation.every
+    evaluating = evaluations * sum(lengths) * per_step
+    training = config.total_steps * interaction
+    findings.add(
+        "evaluation/share",
+        evaluating / (evaluating + training),
+        f"estimate: {evaluations} evaluations of {len(lengths)} games of {np.mean(lengths):.0f} steps, as measured; "
+        f"{config.total_steps:,} interactions of {1e3 * interaction:.1f} ms",
+    )
+    return findings
+
+
+# In a process that then does what `python -m meanq.run` does, and ends when its first gradient step is done.
+_FIRST_STEP = """
+import os, sys
+import meanq.run, meanq.train
+learn = meanq.train.Run._learn
+def once(run):
+    learn(run)
+    os._exit(7)
+meanq.train.Run._learn = once
+sys.argv = ["meanq.run", "root=" + sys.argv[1]]
+meanq.run.main()
+"""
+
+
+def start_up(scale: Scale) -> Findings:
+    """From the command to its help, and to the end of the default run's first gradient step."""
+    findings = Findings()
+    help_command = [sys.executable, "-m", "meanq.run", "--help"]
+    seconds = [_seconds(help_command, 0) for _ in range(scale.starts + 1)][1:]
+    findings.add("start/help", statistics.median(seconds), f"median of {scale.starts}, files in the system's cache")
+    first = []
+    for _ in range(scale.starts + 1):
+        with tempfile.TemporaryDirectory() as root:
+            first.append(_seconds([sys.executable, "-c", _FIRST_STEP, root], 7))
+    note = "from the command to the end of the first gradient step, which follows interaction 1,600; "
+    findings.add("start/first_step", statistics.median(first[1:]), f"{note}the very first took {first[0]:.1f} s")
+    return findings
+
+
+def _seconds(command: list[str], code: int) -> float:
+    start = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != code:
+        raise RuntimeError(f"{command[1:3]} ended with {done.returncode}: {done.stderr[-500:]}")
+    return time.perf_counter() - start
+
+
+def _milliseconds_of_a_run(scale: Scale) -> float:
+    side = engine_side(compose("algo=meanq", "env=minatar/asterix", EPSILON, threads=1), scale.transitions)
+    return interleave({"engine": side}, scale.seconds / 2, scale.warm_up).milliseconds("engine")
+
+
+def parallel_runs(scale: Scale) -> Findings:
+    """More and more runs of one thread each, at the same time."""
+    rows = []
+    alone = 0.0
+    for count in range(1, len(os.sched_getaffinity(0)) + 1):
+        with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as processes:
+            milliseconds = statistics.mean(processes.map(_milliseconds_of_a_run, [scale] * count))
+        alone = alone or milliseconds
+        rows.append([str(count), f"{milliseconds:.2f}", f"{count * alone / milliseconds:.2f}"])
+    title = "Runs side by side, meanq K=5 on MinAtar Asterix, one thread each"
+    return Findings(tables=[(title, ["runs", "ms per interaction", "throughput over one run"], rows)])

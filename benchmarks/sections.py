@@ -1,0 +1,198 @@
+"""The engine against the plain reference, and against itself with more members.
+
+What is timed for the goals of speed comes in sections, here and in resources.py. Each runs in a process of its own.
+
+So the number of threads, memory and compiled code of one do not bear on the next.
+"""
+
+import statistics
+from dataclasses import dataclass, field
+
+from benchmarks.measure import (
+    PARTS,
+    UPDATE,
+    WHOLE,
+    Side,
+    can_compile,
+    compose,
+    describe,
+    engine_side,
+    interleave,
+    learner_flop,
+    reference_side,
+)
+from meanq.config import Config
+from meanq.envs import FrameStack, make_env
+from meanq.rng import stream
+
+# Random actions would hide what acting costs: as at the end of their schedule.
+EPSILON = "algo.epsilon.start=0.1"
+# Nature's convolutions in the main agent, as its authors released it: the hidden layers stay those of the main agent.
+NATURE = ("network=nature", "network.hidden=256")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured."""
+
+    seconds: float = 12.0  # of rounds, per comparison
+    warm_up: int = 5  # updates of each side
+    transitions: int = 20_000  # in replay where sides are compared
+    large_replay: int = 500_000
+    replays: tuple[int, ...] = (10_000, 100_000, 1_000_000)  # whose growth is looked at
+    members: tuple[int, ...] = (1, 2, 5, 10)
+    evaluation_frames: int = 4_000  # of a game at most
+    starts: int = 3
+    compiled: bool = True
+    threads: int | None = None  # where the goal does not say one; None: all cores
+
+
+QUICK = Scale(
+    seconds=0.0,
+    warm_up=1,
+    transitions=200,
+    large_replay=2_000,
+    replays=(200, 400),
+    members=(1, 2),
+    evaluation_frames=80,
+    starts=1,
+    compiled=False,
+    threads=1,
+)
+
+
+@dataclass
+class Findings:
+    """What a section has measured."""
+
+    figures: dict[str, float] = field(default_factory=dict)  # by the key of a goal
+    notes: dict[str, str] = field(default_factory=dict)  # how, by the same key
+    tables: list[tuple[str, list[str], list[list[str]]]] = field(default_factory=list)  # title, columns, rows
+
+    def add(self, key: str, figure: float, note: str) -> None:
+        """One figure."""
+        self.figures[key] = figure
+        self.notes[key] = note
+
+    def merge(self, other: "Findings") -> None:
+        """Add all of another's."""
+        self.figures |= other.figures
+        self.notes |= other.notes
+        self.tables += other.tables
+
+
+def variants(scale: Scale) -> dict[str, bool]:
+    """The forms of the engine that can be timed, the one that a long run has last."""
+    return {"eager": False} | ({"compiled": True} if scale.compiled and can_compile() else {})
+
+
+def flop_of(config: Config) -> int:
+    """Of an update."""
+    env = make_env(config.env, stream(0, "benchmark"))
+    shape = FrameStack(config.env.stack, env.frame_shape, env.frame_dtype).state.shape
+    return learner_flop(config, shape, env.num_actions)
+
+
+def against_reference(key: str, scale: Scale, *overrides: str, threads: int | None = None) -> Findings:
+    """The engine, eager and compiled, and the plain reference: whole interactions and shares of the matmul peak."""
+    sides: dict[str, Side] = {}
+    for name, compiled in variants(scale).items():
+        capacity = f"algo.replay_capacity={scale.transitions}"
+        config = compose(*overrides, EPSILON, capacity, compiled=compiled, threads=threads or scale.threads)
+        sides[name] = engine_side(config, scale.transitions)
+    sides["reference"] = reference_side(config, scale.transitions)
+    times = interleave(sides, scale.seconds, scale.warm_up)
+    flop = flop_of(config)
+    findings = Findings()
+    engine = list(variants(scale))[-1]
+    ratios = ", ".join(f"{name} {times.ratio('reference', name):.2f}" for name in variants(scale))
+    findings.add(f"{key}/ratio", times.ratio("reference", engine), ratios)
+    for name in variants(scale):
+        note = f"{flop / 1e9:.3g} GFLOP; with sampling and priorities {times.share(name, flop, UPDATE):.0%}"
+        findings.add(f"{key}/share/{name}", times.share(name, flop), note)
+    findings.add(f"{key}/share", times.share(engine, flop), f"{engine}; {note}")
+    findings.add(f"{key}/ms", times.milliseconds(engine), engine)
+    rows = [
+        [*row, f"{times.share(name, flop):.0%}"] for row, name in zip(describe(times, list(sides)), sides, strict=True)
+    ]
+    peak = statistics.median(times.peaks) / 1e9
+    title = f"{key}: ms per interaction, and per update for sample and learn; peak {peak:.0f} GF/s"
+    findings.tables.append((title, ["side", WHOLE, *PARTS, "of peak"], rows))
+    return findings
+
+
+def meanq_rainbow_nature(scale: Scale) -> Findings:
+    """The main agent with Nature's convolutions."""
+    return against_reference("meanq_rainbow/nature", scale, "algo=meanq_rainbow", "env=asterix", *NATURE)
+
+
+def meanq_rainbow_data_efficient(scale: Scale) -> Findings:
+    """The main agent as the paper has it."""
+    return against_reference("meanq_rainbow/data_efficient", scale, "algo=meanq_rainbow", "env=asterix")
+
+
+def meanq_nature(scale: Scale) -> Findings:
+    """Vanilla MeanQ: an update every 2 interactions."""
+    return against_reference("meanq/nature", scale, "algo=meanq", "env=asterix")
+
+
+def single_networks(scale: Scale) -> Findings:
+    """One member against the same in plain PyTorch; and DQN as a single-file script has it, with uniform replay."""
+    findings = Findings()
+    plain_dqn = ("algo=dqn", "algo.dueling=false", "algo.prioritized=false")
+    for key, overrides in (
+        ("dqn/nature", ("algo=dqn",)),
+        ("plain_dqn/nature", plain_dqn),
+        ("rainbow/data_efficient", ("algo=rainbow",)),
+    ):
+        findings.merge(against_reference(key, scale, *overrides, "env=asterix"))
+    return findings
+
+
+def minatar(scale: Scale) -> Findings:
+    """One thread: five members, and one with an update at each interaction."""
+    asterix = "env=minatar/asterix"
+    findings = against_reference("minatar/5", scale, "algo=meanq", asterix, threads=1)
+    each = "algo.interactions_per_update=1"
+    findings.merge(against_reference("minatar/1", scale, "algo=dqn", asterix, each, threads=1))
+    return findings
+
+
+def growth_with_members(scale: Scale) -> Findings:
+    """A learner step with more and more members; compiled only for one and five."""
+    findings = Findings()
+    rows = []
+    for network, overrides, threads in (
+        ("nature", ("env=asterix", *NATURE), None),
+        ("data_efficient", ("env=asterix",), None),
+        ("minatar", ("env=minatar/asterix",), 1),
+    ):
+        sides = {}
+        for name, compiled in variants(scale).items():
+            for members in scale.members:
+                if compiled and members not in (1, 5):
+                    continue
+                sizes = (f"algo.ensemble_size={members}", f"algo.replay_capacity={scale.transitions // 4}")
+                config = compose(
+                    "algo=meanq_rainbow",
+                    EPSILON,
+                    *overrides,
+                    *sizes,
+                    compiled=compiled,
+                    threads=threads or scale.threads,
+                )
+                sides[f"{name}/{members}"] = engine_side(config, scale.transitions // 4)
+        times = interleave(sides, scale.seconds, scale.warm_up)
+        last = 5 if 5 in scale.members else scale.members[-1]
+        growth = {name: times.ratio(f"{name}/{last}", f"{name}/1", "learn") for name in variants(scale)}
+        note = ", ".join(f"{name} {ratio:.1f}" for name, ratio in growth.items())
+        findings.add(f"members/{network}", list(growth.values())[-1], f"meanq_rainbow, K={last} over K=1; {note}")
+        for name in variants(scale):
+            cells = [
+                f"{times.milliseconds(f'{name}/{k}', 'learn'):.1f}" if f"{name}/{k}" in sides else "-"
+                for k in scale.members
+            ]
+            rows.append([network, name, *cells])
+    columns = ["network", "engine", *(f"K={k}" for k in scale.members)]
+    findings.tables.append(("ms per learner step, meanq_rainbow", columns, rows))
+    return findings
