@@ -12,8 +12,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 
-from benchmarks.measure import compose, engine_side, interleave, resident_bytes
-from benchmarks.sections import EPSILON, Findings, Scale, variants
+from benchmarks.measure import engine_side, interleave, resident_bytes
+from benchmarks.sections import Findings, Scale, variants
 from meanq.config import Config
 from meanq.envs import FrameStack, make_env
 from meanq.evaluation import Evaluator
@@ -26,7 +26,7 @@ def growth_with_replay(scale: Scale) -> Findings:
     rows = []
     for size in scale.replays:
         capacity = (f"algo.replay_capacity={size}", f"total_steps={max(2 * size, 2_000)}")
-        config = compose("algo=meanq", "env=minatar/asterix", EPSILON, *capacity, threads=1)
+        config = scale.compose("algo=meanq", "env=minatar/asterix", *capacity, threads=1)
         times = interleave({"engine": engine_side(config, size)}, scale.seconds / 3, scale.warm_up)
         rows.append([f"{size:,}", f"{times.milliseconds('engine', 'sample'):.2f}"])
     title = "ms per update in replay (drawing, states, priorities), meanq K=5 on MinAtar Asterix, one thread"
@@ -39,7 +39,7 @@ def large_replay(scale: Scale) -> Findings:
     size = scale.large_replay
     capacity = (f"algo.replay_capacity={size}", f"total_steps={size}")
     compiled = list(variants(scale).values())[-1]
-    config = compose("algo=meanq_rainbow", "env=asterix", *capacity, compiled=compiled, threads=scale.threads)
+    config = scale.compose("algo=meanq_rainbow", "env=asterix", *capacity, compiled=compiled)
     side = engine_side(config, size)
     times = interleave({"engine": side}, scale.seconds / 2, scale.warm_up)
     resident = resident_bytes() / 1e9
@@ -54,7 +54,7 @@ def large_replay_nature(scale: Scale) -> Findings:
     size = scale.large_replay
     capacity = (f"algo.replay_capacity={size}", f"total_steps={size}")
     compiled = list(variants(scale).values())[-1]
-    config = compose("algo=meanq", "env=asterix", EPSILON, *capacity, compiled=compiled, threads=scale.threads)
+    config = scale.compose("algo=meanq", "env=asterix", *capacity, compiled=compiled)
     side = engine_side(config, size)
     for _ in range(scale.warm_up):
         side.update()
@@ -66,9 +66,9 @@ def large_replay_nature(scale: Scale) -> Findings:
 
 def one_by_one(config: Config, values: Callable[[np.ndarray], np.ndarray], step: int) -> list[int]:
     """The episodes of an evaluation, played one after the other as one would write it first: their lengths."""
+    env = make_env(config.env, stream(config.seed, "evaluation"))
     lengths = []
     for i in range(config.evaluation.episodes):
-        env = make_env(config.env, stream(config.seed, "evaluation"))
         env.seed(stream(config.seed, "evaluation", step, i))
         frames = FrameStack(config.env.stack, env.frame_shape, env.frame_dtype)
         frames.start(env.reset())
@@ -87,30 +87,38 @@ def evaluation(scale: Scale) -> Findings:
     findings = Findings()
     compiled = list(variants(scale).values())[-1]
     overrides = ("algo=meanq_rainbow", "env=asterix", f"env.options.max_frames={scale.evaluation_frames}")
-    config = compose(*overrides, compiled=compiled, threads=scale.threads)
+    config = scale.compose(*overrides, compiled=compiled)
     run = Run(config)
     evaluator = Evaluator(config)
     evaluator(run.agent.values, 0)  # makes the environments, as the first evaluation of a run does
-    start = time.perf_counter()
-    lengths = [episode.length for episode in evaluator(run.agent.values, 1)]
-    at_once = time.perf_counter() - start
-    start = time.perf_counter()
-    plain_lengths = one_by_one(config, run.agent.values, 1)
-    plain = time.perf_counter() - start
-    # Per step of a game: rounding may let an episode take another turn.
-    per_step, plain_per_step = at_once / sum(lengths), plain / sum(plain_lengths)
-    same = "the same episodes" if lengths == plain_lengths else f"{sum(plain_lengths):,} steps one by one"
-    how = f"meanq_rainbow K=5, data-efficient, fresh weights; {sum(lengths):,} steps of Asterix, {same}"
-    findings.add("evaluation/ratio", plain_per_step / per_step, f"{how}; {1e3 * per_step:.2f} ms per step at once")
+    ratios, lengths, at_once, same = [], [], 0.0, True
+    for step in range(1, scale.repeats + 1):
+        start = time.perf_counter()
+        played = [episode.length for episode in evaluator(run.agent.values, step)]
+        between = time.perf_counter()
+        plain = one_by_one(config, run.agent.values, step)
+        end = time.perf_counter()
+        # Per step of a game: rounding may let an episode take another turn.
+        ratios.append((end - between) / sum(plain) / ((between - start) / sum(played)))
+        lengths += played
+        at_once += between - start
+        same = same and plain == played
+    per_step = at_once / sum(lengths)
+    findings.add(
+        "evaluation/ratio",
+        statistics.median(ratios),
+        f"meanq_rainbow K=5, data-efficient, fresh weights; games of {np.mean(lengths):.0f} steps of Asterix, "
+        f"{'the same' if same else 'some others'} one by one; {1e3 * per_step:.2f} ms per step at once",
+    )
     side = engine_side(config, scale.transitions)
     interaction = interleave({"engine": side}, scale.seconds / 2, scale.warm_up).milliseconds("engine") / 1e3
     evaluations = config.total_steps // config.evaluation.every
-    evaluating = evaluations * sum(lengths) * per_step
+    evaluating = evaluations * config.evaluation.episodes * float(np.mean(lengths)) * per_step
     training = config.total_steps * interaction
     findings.add(
         "evaluation/share",
         evaluating / (evaluating + training),
-        f"estimate: {evaluations} evaluations of {len(lengths)} games of {np.mean(lengths):.0f} steps, as measured; "
+        f"estimate: {evaluations} evaluations of {config.evaluation.episodes} such games; "
         f"{config.total_steps:,} interactions of {1e3 * interaction:.1f} ms",
     )
     return findings
@@ -134,14 +142,15 @@ def start_up(scale: Scale) -> Findings:
     """From the command to its help, and to the end of the default run's first gradient step."""
     findings = Findings()
     help_command = [sys.executable, "-m", "meanq.run", "--help"]
-    seconds = [_seconds(help_command, 0) for _ in range(scale.starts + 1)][1:]
-    findings.add("start/help", statistics.median(seconds), f"median of {scale.starts}, files in the system's cache")
-    first = []
-    for _ in range(scale.starts + 1):
+    note = f"median of {scale.repeats} but the first"
+    seconds = [_seconds(help_command, 0) for _ in range(scale.repeats)]
+    findings.add("start/help", statistics.median(seconds[1:] or seconds), f"{note}, {seconds[0]:.1f} s")
+    seconds = []
+    for _ in range(scale.repeats):
         with tempfile.TemporaryDirectory() as root:
-            first.append(_seconds([sys.executable, "-c", _FIRST_STEP, root], 7))
-    note = "from the command to the end of the first gradient step, which follows interaction 1,600; "
-    findings.add("start/first_step", statistics.median(first[1:]), f"{note}the very first took {first[0]:.1f} s")
+            seconds.append(_seconds([sys.executable, "-c", _FIRST_STEP, root], 7))
+    note = f"done, {note}, {seconds[0]:.1f} s; it follows interaction 1,600"
+    findings.add("start/first_step", statistics.median(seconds[1:] or seconds), note)
     return findings
 
 
@@ -154,7 +163,7 @@ def _seconds(command: list[str], code: int) -> float:
 
 
 def _milliseconds_of_a_run(scale: Scale) -> float:
-    side = engine_side(compose("algo=meanq", "env=minatar/asterix", EPSILON, threads=1), scale.transitions)
+    side = engine_side(scale.compose("algo=meanq", "env=minatar/asterix", threads=1), scale.transitions)
     return interleave({"engine": side}, scale.seconds / 2, scale.warm_up).milliseconds("engine")
 
 

@@ -25,8 +25,6 @@ from meanq.config import Config
 from meanq.envs import FrameStack, make_env
 from meanq.rng import stream
 
-# Random actions would hide what acting costs: as at the end of their schedule.
-EPSILON = "algo.epsilon.start=0.1"
 # Nature's convolutions in the main agent, as its authors released it: the hidden layers stay those of the main agent.
 NATURE = ("network=nature", "network.hidden=256")
 
@@ -35,16 +33,22 @@ NATURE = ("network=nature", "network.hidden=256")
 class Scale:
     """How much is measured."""
 
-    seconds: float = 12.0  # of rounds, per comparison
+    seconds: float = 10.0  # of rounds, per comparison
     warm_up: int = 5  # updates of each side
     transitions: int = 20_000  # in replay where sides are compared
     large_replay: int = 500_000
     replays: tuple[int, ...] = (10_000, 100_000, 1_000_000)  # whose growth is looked at
     members: tuple[int, ...] = (1, 2, 5, 10)
     evaluation_frames: int = 4_000  # of a game at most
-    starts: int = 3
+    repeats: int = 3  # of a start, or an evaluation
     compiled: bool = True
     threads: int | None = None  # where the goal does not say one; None: all cores
+    overrides: tuple[str, ...] = ()
+
+    def compose(self, *overrides: str, compiled: bool = False, threads: int | None = None) -> Config:
+        """The configuration of a run. Random actions are as rare as at their schedule's end: they would hide acting."""
+        overrides = (*overrides, "algo.epsilon.start=0.1", *self.overrides)
+        return compose(*overrides, compiled=compiled, threads=threads or self.threads)
 
 
 QUICK = Scale(
@@ -55,9 +59,10 @@ QUICK = Scale(
     replays=(200, 400),
     members=(1, 2),
     evaluation_frames=80,
-    starts=1,
+    repeats=1,
     compiled=False,
     threads=1,
+    overrides=("algo.batch_size=2",),
 )
 
 
@@ -98,7 +103,7 @@ def against_reference(key: str, scale: Scale, *overrides: str, threads: int | No
     sides: dict[str, Side] = {}
     for name, compiled in variants(scale).items():
         capacity = f"algo.replay_capacity={scale.transitions}"
-        config = compose(*overrides, EPSILON, capacity, compiled=compiled, threads=threads or scale.threads)
+        config = scale.compose(*overrides, capacity, compiled=compiled, threads=threads)
         sides[name] = engine_side(config, scale.transitions)
     sides["reference"] = reference_side(config, scale.transitions)
     times = interleave(sides, scale.seconds, scale.warm_up)
@@ -173,14 +178,8 @@ def growth_with_members(scale: Scale) -> Findings:
                 if compiled and members not in (1, 5):
                     continue
                 sizes = (f"algo.ensemble_size={members}", f"algo.replay_capacity={scale.transitions // 4}")
-                config = compose(
-                    "algo=meanq_rainbow",
-                    EPSILON,
-                    *overrides,
-                    *sizes,
-                    compiled=compiled,
-                    threads=threads or scale.threads,
-                )
+                all_overrides = ("algo=meanq_rainbow", *overrides, *sizes)
+                config = scale.compose(*all_overrides, compiled=compiled, threads=threads)
                 sides[f"{name}/{members}"] = engine_side(config, scale.transitions // 4)
         times = interleave(sides, scale.seconds, scale.warm_up)
         last = 5 if 5 in scale.members else scale.members[-1]
