@@ -150,14 +150,11 @@ def _differentiate(
 
 
 def compiled(step: Step, device: torch.device) -> Step:
-    """The same step as one graph of fused kernels. Its first call takes up to a minute, or seconds from a cache.
-
-    Nothing but the contents of tensors changes from step to step, so the guards that would check it are left out.
-    """
-    options: dict[str, object] = {"guard_filter_fn": lambda guards: [False] * len(guards)}
+    """The same step as one graph of fused kernels. Its first call takes up to a minute, or seconds from a cache."""
+    torch.compiler.reset()  # a process may train many runs, one after the other; torch keeps a few graphs only
     if device.type != "cuda":
-        return torch.compile(step, fullgraph=True, dynamic=False, options=options)
-    graph = torch.compile(step, fullgraph=True, dynamic=False, options={**options, "triton.cudagraphs": True})
+        return torch.compile(step, fullgraph=True, dynamic=False)
+    graph = torch.compile(step, fullgraph=True, dynamic=False, options={"triton.cudagraphs": True})
 
     def replay(online: Params, target: Params | None, batch: Batch, noise: Noise) -> tuple[Params, Learned]:
         torch.compiler.cudagraph_mark_step_begin()

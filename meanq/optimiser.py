@@ -17,7 +17,8 @@ class Adam:
     def __init__(self, params: Params, learning_rate: float, epsilon: float) -> None:
         self._params = list(params.values())
         self._names = list(params)
-        self._settings = {"lr": learning_rate, "eps": epsilon}
+        self._learning_rate = learning_rate
+        self._epsilon = epsilon
         self._means = [torch.zeros_like(p) for p in self._params]
         self._squares = [torch.zeros_like(p) for p in self._params]
         self._steps = [torch.zeros((), device=p.device) for p in self._params]
@@ -37,12 +38,13 @@ class Adam:
             [],
             self._steps,
             fused=True,
+            lr=self._learning_rate,
+            eps=self._epsilon,
             amsgrad=False,
             beta1=0.9,
             beta2=0.999,
             weight_decay=0.0,
             maximize=False,
-            **self._settings,
         )
 
     def state_dict(self) -> dict[str, Any]:

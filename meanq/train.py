@@ -222,9 +222,10 @@ class Run:
                 reporter.warn(f"saved with {name} {version} and resumed with {versions[name]}: results may differ")
         torch.set_num_threads(state["threads"])  # another number would round otherwise
         if state["compiled"] != self.compiled:
+            began = "compiled" if state["compiled"] else "not compiled"
             raise CheckpointError(
-                f"compile={self.config.compile}: the run began {'' if state['compiled'] else 'not '}compiled and cannot go on "
-                f"otherwise ({self._why_compiled}); resume it where it began, or remove {self.directory} to start again"
+                f"compile={self.config.compile}: the run began {began} and cannot go on otherwise "
+                f"({self._why_compiled}); resume it where it began, or remove {self.directory} to start again"
             )
         self.agent.load_state_dict(state["agent"])
         self._explorer.load_state_dict(state["explorer"])
