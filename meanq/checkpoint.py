@@ -31,7 +31,7 @@ from meanq.record import write_atomically
 from meanq.replay import Replay
 
 CHECKPOINT_DIR = "checkpoint"
-_FORMAT = 1
+_FORMAT = 2
 _KEPT = 2  # so that one survives if the newest turns out to be broken
 _SEGMENT_FRAMES = 10_000  # bounds the memory that compressing takes
 

@@ -180,6 +180,7 @@ class Config:
     root: str = MISSING
     device: str = MISSING
     threads: int | None = None
+    compile: str = MISSING
     log_every: int = MISSING
     algo: AlgoConfig = field(default_factory=AlgoConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -203,6 +204,7 @@ def from_omegaconf(config: DictConfig) -> Config:
             "`schema`, as conf/config.yaml does, or, for the recorded one of a run, take the command that "
             "`python -m analysis.report RUN` shows"
         )
+    typed.compile = typed.compile.lower()  # YAML's true is the text "True"
     check(typed)
     return typed
 
@@ -233,6 +235,7 @@ VALUES = ("scalar", "categorical")
 EXPLORATIONS = ("epsilon_greedy", "episode_member", "ucb", "greedy")
 ENSEMBLE_STDS = ("population", "sample")
 DEVICES = ("auto", "cpu", "cuda")
+COMPILES = ("auto", "true", "false")
 LOGGERS = ("files", "wandb", "tensorboard")
 WANDB_MODES = ("auto", "online", "offline", "disabled")
 
@@ -297,6 +300,7 @@ def check(config: Config) -> None:
         ("algo.value", algo.value, VALUES),
         ("algo.exploration", algo.exploration, EXPLORATIONS),
         ("algo.ensemble_std", algo.ensemble_std, ENSEMBLE_STDS),
+        ("compile", config.compile, COMPILES),
     ):
         _require(chosen in choices, name, chosen, f"write {' or '.join(choices)}")
     if algo.target_network is not None:

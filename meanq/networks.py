@@ -120,25 +120,35 @@ class QNetwork:
         """How many members these parameters are of."""
         return len(params["hidden.bias"]) // self._parallel
 
-    def perturb(self, params: Params, generator: torch.Generator) -> Params:
-        """The weights of one draw of noise, w = mu + sigma * f(e_in) f(e_out)^T with f(e) = sign(e) sqrt|e|.
+    def draw_noise(self, params: Params, generator: torch.Generator) -> Tensor | None:
+        """One draw [K, inputs and outputs of all noisy layers] for these weights; None where no layer is noisy.
 
-        The noise is independent for every member, layer and stream, and the same for all states of a batch. Weights
-        of networks that are not noisy are returned as they are. Evaluation uses the weights unperturbed: that is mu.
+        It is independent for every member, layer and stream.
         """
         if not self._noisy_layers:
+            return None
+        bias = params["hidden.bias"]
+        return torch.randn(len(bias), sum(self._noise_sizes()), generator=generator, device=bias.device)
+
+    def _noise_sizes(self) -> list[int]:
+        return [streams * size for streams, *sizes in self._noisy_layers.values() for size in sizes]
+
+    def perturb(self, params: Params, noise: Tensor | None) -> Params:
+        """The weights under a draw of noise, w = mu + sigma * f(e_in) f(e_out)^T with f(e) = sign(e) sqrt|e|.
+
+        The noise is the same for all states of a batch. Without noise the weights are as they are, which is mu: that
+        is what evaluation uses.
+        """
+        if noise is None:
             return params
-        members, device = len(params["hidden.bias"]), params["hidden.bias"].device
-        sizes = [streams * size for streams, *sizes in self._noisy_layers.values() for size in sizes]
-        draws = torch.randn(members, sum(sizes), generator=generator, device=device)
-        factors = iter((draws.sign() * draws.abs().sqrt()).split(sizes, dim=1))
+        factors = iter((noise.sign() * noise.abs().sqrt()).split(self._noise_sizes(), dim=1))
         perturbed = dict(params)
         for layer, (streams, _, _) in self._noisy_layers.items():
             for_inputs = next(factors).unflatten(1, (streams, -1)).transpose(1, 2).unsqueeze(-1)  # [K, in, streams, 1]
             for_outputs = next(factors)  # [K, streams * out]
-            noise = (for_inputs * for_outputs.unflatten(1, (1, streams, -1))).flatten(2)  # [K, in, streams * out]
+            product = (for_inputs * for_outputs.unflatten(1, (1, streams, -1))).flatten(2)  # [K, in, streams * out]
             weight, bias = f"{layer}.weight", f"{layer}.bias"
-            perturbed[weight] = torch.addcmul(params[weight], params[f"{weight}_sigma"], noise)
+            perturbed[weight] = torch.addcmul(params[weight], params[f"{weight}_sigma"], product)
             perturbed[bias] = torch.addcmul(params[bias], params[f"{bias}_sigma"], for_outputs.unsqueeze(1))
         return perturbed
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from meanq.sum_tree import SumTrees
+from meanq.sum_tree import SumTrees, tree_bytes
 
 
 @dataclass
@@ -21,6 +21,7 @@ class Batch:
     next_states: torch.Tensor  # [R, B, *state]
     weights: torch.Tensor  # [R, B], importance weights
     masks: torch.Tensor | None = None  # [K, B], 1 where the member learns from the transition, else 0; None: all learn
+    next_indices: np.ndarray | None = None  # [R, B], the slots of the next states; of no meaning after a terminal
 
 
 @dataclass
@@ -76,19 +77,21 @@ class Replay:
         # numpy's zeros cost nothing until they are written to, so a large replay starts at once and grows as it fills.
         self._frames_np = np.zeros((self._slots + 1, self._frame_size), dtype=frame_dtype)
         self._frames = torch.from_numpy(self._frames_np)
+        self._stacks = np.zeros((self._slots, stack), dtype=np.int32)  # the frames of the state here, oldest first
+        # What sampling reads is worked out once, when a transition can be drawn, and not at every draw.
         self._actions = np.zeros(self._slots, dtype=np.int64)
-        self._rewards = np.zeros(self._slots, dtype=np.float32)
-        self._terminal = np.zeros(self._slots, dtype=bool)  # the episode ended here and the future is worth nothing
-        self._ends = np.zeros(self._slots, dtype=bool)  # no later reward of this episode is known
-        self._age = np.zeros(self._slots, dtype=np.int64)  # frames since the episode's start
+        self._returns = np.zeros(self._slots, dtype=np.float32)
+        self._discounts = np.zeros(self._slots, dtype=np.float32)
+        self._next = np.zeros(self._slots, dtype=np.int64)  # the slot of the next state
         self._mask = mask
         self._masks = np.zeros((self._slots, mask.members if mask else 0), dtype=bool)  # which members learn from it
         self._stored = 0  # frames stored so far; number n lies in slot n % slots, until it is overwritten
-        self._pending: list[int] = []  # starts whose M-step successor is still to come
+        # Starts whose M-step successor is still to come: slot, return and discount so far.
+        self._pending: list[tuple[int, float, float]] = []
         self._active = np.zeros(self._slots, dtype=bool)
         self._num_active = 0
         self._trees = SumTrees(priority_trees, self._slots)
-        self._max_priority = np.ones(priority_trees)
+        self._max_priority = np.ones((priority_trees, 1))
 
     def __len__(self) -> int:
         return self._num_active
@@ -101,7 +104,8 @@ class Replay:
     def start(self, frame: np.ndarray) -> None:
         """Begin an episode at its first frame."""
         self._pending.clear()
-        self._store(frame, age=0)
+        self._store(frame)
+        self._stacks[self._head, :-1] = self._slots  # blank
 
     def append(self, action: int, reward: float, next_frame: np.ndarray, *, terminal: bool, truncated: bool) -> None:
         """What was done at the newest frame, and the frame it led to.
@@ -111,20 +115,24 @@ class Replay:
         """
         here = self._head
         self._actions[here] = action
-        self._rewards[here] = reward
-        self._terminal[here] = terminal
-        self._ends[here] = terminal or truncated
         if self._mask is not None:
             self._masks[here] = self._mask.draw()
-        self._pending.append(here)
+        reward = float(np.float32(reward))
+        factor = 0.0 if terminal else self.discount
+        self._pending.append((here, 0.0, 1.0))
+        self._pending = [(start, total + worth * reward, worth * factor) for start, total, worth in self._pending]
         if not terminal:
-            self._store(next_frame, age=int(self._age[here]) + 1)
+            self._store(next_frame)
+            self._stacks[self._head, :-1] = self._stacks[here, 1:]
         if terminal or truncated:
             ready, self._pending = self._pending, []
         else:
             ready = [self._pending.pop(0)] if len(self._pending) == self.multi_step else []
-        for slot in ready:
-            self._set_active(slot, True)
+        for start, total, worth in ready:
+            self._returns[start] = total
+            self._discounts[start] = worth
+            self._next[start] = (here + 1) % self._slots
+            self._set_active(start, True)
 
     def sample(self, rows: int, batch_size: int, importance_exponent: float) -> Batch:
         """Draw `rows` minibatches in one go; row k from member k's priorities where there are as many trees."""
@@ -134,8 +142,7 @@ class Replay:
         indices = self._trees.find(share * total)
         weights = np.ones((rows, batch_size))
         if self.prioritized:
-            drawn = self._trees.get(indices if len(total) > 1 else indices.reshape(1, -1)).reshape(rows, batch_size)
-            weights = (self._num_active * drawn / total) ** -importance_exponent
+            weights = (self._num_active * self._trees.get(indices) / total) ** -importance_exponent
             weights /= weights.max(axis=1, keepdims=True)
         return self._gather(indices, weights)
 
@@ -143,50 +150,47 @@ class Replay:
         """Set the priorities of drawn transitions from their errors [R, B]; with one tree, from a slot's mean error."""
         if not self.prioritized:
             return
-        if len(self._max_priority) == 1:
+        if len(self._max_priority) == 1 and len(set(indices.ravel().tolist())) < indices.size:
             slots, inverse = np.unique(indices.ravel(), return_inverse=True)
             mean = np.bincount(inverse, weights=errors.ravel()) / np.bincount(inverse)
             indices, errors = slots[None], mean[None]
         # A transition with no error left must stay drawable.
         priorities = np.maximum(errors, 1e-8) ** self.priority_exponent
         self._trees.set(indices, priorities)
-        np.maximum(self._max_priority, priorities.max(axis=1), out=self._max_priority)
+        highest = priorities.max(axis=1, keepdims=True) if len(self._max_priority) > 1 else priorities.max()
+        np.maximum(self._max_priority, highest, out=self._max_priority)
 
-    def _store(self, frame: np.ndarray, age: int) -> None:
+    def _store(self, frame: np.ndarray) -> None:
         self._stored += 1
+        head = self._head
         # The frame that is overwritten now belongs to the stacks of the next `stack` starts. Those before the last
         # of them went when earlier frames were overwritten.
-        self._set_active((self._head + self.stack - 1) % self._slots, False)
-        self._frames_np[self._head] = frame.reshape(-1)
-        self._age[self._head] = age
+        self._set_active((head + self.stack - 1) % self._slots, False)
+        self._frames_np[head] = frame.reshape(-1)
+        self._stacks[head, -1] = head
 
     def _set_active(self, slot: int, active: bool) -> None:
         if self._active[slot] == active:
             return
         self._active[slot] = active
         self._num_active += 1 if active else -1
-        self._trees.set(np.array([slot]), self._max_priority[:, None] if active else 0.0)
+        self._trees.set(slot, self._max_priority if active else 0.0)
 
     def _gather(self, indices: np.ndarray, weights: np.ndarray) -> Batch:
-        returns = np.zeros(indices.shape, dtype=np.float64)
-        discounts = np.ones(indices.shape, dtype=np.float64)
-        alive = np.ones(indices.shape, dtype=bool)  # the episode goes on after the steps summed so far
-        slot = indices.copy()
-        for _ in range(self.multi_step):
-            returns += alive * discounts * self._rewards[slot]
-            discounts = np.where(alive, discounts * self.discount * ~self._terminal[slot], discounts)
-            next_slot = np.where(alive, (slot + 1) % self._slots, slot)
-            alive &= ~self._ends[slot]
-            slot = next_slot
+        next_indices = self._next.take(indices)
+        frames = self._stacks.take(np.stack((indices, next_indices)), axis=0)
+        pixels = torch.index_select(self._frames, 0, torch.from_numpy(frames.reshape(-1))).to(self.device)
+        states, next_states = pixels.view(2, *indices.shape, *self._state_shape).unbind()
         return Batch(
             indices=indices,
-            states=self._states(indices),
-            actions=torch.from_numpy(self._actions[indices]).to(self.device),
-            returns=torch.from_numpy(returns.astype(np.float32)).to(self.device),
-            discounts=torch.from_numpy(discounts.astype(np.float32)).to(self.device),
-            next_states=self._states(slot),
+            states=states,
+            actions=torch.from_numpy(self._actions.take(indices)).to(self.device),
+            returns=torch.from_numpy(self._returns.take(indices)).to(self.device),
+            discounts=torch.from_numpy(self._discounts.take(indices)).to(self.device),
+            next_states=next_states,
             weights=torch.from_numpy(weights.astype(np.float32)).to(self.device),
             masks=self._gather_masks(indices),
+            next_indices=next_indices,
         )
 
     def _gather_masks(self, indices: np.ndarray) -> torch.Tensor | None:
@@ -197,14 +201,6 @@ class Replay:
         else:  # minibatch k is member k's
             masks = self._masks[indices, np.arange(len(indices))[:, None]]
         return torch.from_numpy(masks.astype(np.float32)).to(self.device)
-
-    def _states(self, slots: np.ndarray) -> torch.Tensor:
-        """The states [R, B, *state] at these slots, oldest frame first."""
-        back = np.arange(self.stack - 1, -1, -1)
-        frames = (slots[..., None] - back) % self._slots
-        frames = np.where(back <= self._age[slots][..., None], frames, self._slots)
-        pixels = torch.index_select(self._frames, 0, torch.from_numpy(frames.reshape(-1)))
-        return pixels.view(*slots.shape, *self._state_shape).to(self.device)
 
     def held_frames(self) -> range:
         """The numbers of the frames that are not overwritten yet."""
@@ -247,7 +243,7 @@ class Replay:
             self._mask.generator.bit_generator.state = state["mask_generator"]
 
 
-_SLOT_ARRAYS = ("actions", "rewards", "terminal", "ends", "age", "active", "masks")
+_SLOT_ARRAYS = ("actions", "returns", "discounts", "next", "stacks", "active", "masks")
 
 
 def ring_slots(capacity: int, stack: int) -> int:
@@ -260,7 +256,6 @@ def replay_bytes(
 ) -> int:
     """The memory a replay will hold when full, with masks for so many members."""
     slots = ring_slots(capacity, stack)
-    width = 1 << max(1, (slots - 1).bit_length())
     frame = int(np.prod(frame_shape)) * np.dtype(frame_dtype).itemsize
-    per_slot = 8 + 4 + 1 + 1 + 8 + 1 + masks  # action, reward, terminal, ends, age, active, masks
-    return (slots + 1) * frame + slots * per_slot + trees * 2 * width * 8
+    per_slot = 8 + 4 + 4 + 8 + 4 * stack + 1 + masks  # action, return, discount, next, stacks, active, masks
+    return (slots + 1) * frame + slots * per_slot + tree_bytes(trees, slots)

@@ -21,6 +21,7 @@ from meanq.config import AlgoConfig, Config, ConfigError
 from meanq.envs import FrameStack, make_env
 from meanq.evaluation import Episode, Evaluator, learned_reward, make_probes
 from meanq.exploration import Explorer, random_share
+from meanq.learner import why_not_compile
 from meanq.mirror import Mirror, make_mirror
 from meanq.networks import QNetwork, parameter_count
 from meanq.record import Record, read_status, run_directory
@@ -88,7 +89,8 @@ class Run:
         params = network.init(generators)
         self.parameters = parameter_count(params)
         noise = torch.Generator(self.device).manual_seed(integer_seed(stream(seed, "noise")))
-        self.agent = Agent(algo, network, params, self.device, noise)
+        self.compiled, self._why_compiled = resolve_compile(config, self.device)
+        self.agent = Agent(algo, network, params, self.device, noise, compile=self.compiled)
         self._explorer = Explorer(algo, self.env.num_actions, stream(seed, "actions"), stream(seed, "members"))
         self.replay = Replay(
             capacity=replay_capacity(config),
@@ -130,7 +132,8 @@ class Run:
         return (
             f"{self.config.algo.ensemble_size} member(s), {self.parameters:,} parameters; replay {frames:,} frames = "
             f"{human_bytes(self.replay_bytes)} of {human_bytes(available_memory())} free; "
-            f"{self.device.type}, {torch.get_num_threads()} thread(s)"
+            f"{self.device.type}, {torch.get_num_threads()} thread(s); learner "
+            f"{'' if self.compiled else 'not '}compiled ({self._why_compiled})"
         )
 
     def train(self, reporter: Reporter) -> None:
@@ -195,7 +198,7 @@ class Run:
         self._probe()
 
     def _announce(self, reporter: Reporter) -> None:
-        self.record.meta(threads=torch.get_num_threads(), device=self.device.type)
+        self.record.meta(**self._machine())
         reporter.started(self.config, self.directory, self.facts(), self.step)
         self._mirror = make_mirror(self.config.logger, self.directory)
 
@@ -218,6 +221,12 @@ class Run:
             if version != versions[name]:
                 reporter.warn(f"saved with {name} {version} and resumed with {versions[name]}: results may differ")
         torch.set_num_threads(state["threads"])  # another number would round otherwise
+        if state["compiled"] != self.compiled:
+            began = "compiled" if state["compiled"] else "not compiled"
+            raise CheckpointError(
+                f"compile={self.config.compile}: the run began {began} and cannot go on otherwise "
+                f"({self._why_compiled}); resume it where it began, or remove {self.directory} to start again"
+            )
         self.agent.load_state_dict(state["agent"])
         self._explorer.load_state_dict(state["explorer"])
         self.replay.load_state_dict(state["replay"])
@@ -254,6 +263,7 @@ class Run:
             "record": self.record.position(),
             "seconds": time.perf_counter() - self._started,
             "threads": torch.get_num_threads(),
+            "compiled": self.compiled,
             "versions": self._versions(),
         }
         with self._clock.time("save"):
@@ -261,6 +271,10 @@ class Run:
         self._saved = self.step
         self.record.checkpointed(self.step)
         self.record.status("running", step=self.step)
+
+    def _machine(self) -> dict[str, Any]:
+        """What roundings, and so results in their last digits, depend on."""
+        return {"threads": torch.get_num_threads(), "device": self.device.type, "compiled": self.compiled}
 
     def _versions(self) -> dict[str, str]:
         return {"torch": torch.__version__, "numpy": np.__version__, "device": self.device.type}
@@ -299,7 +313,7 @@ class Run:
         self._check_finite()
         self.record.weights(self.agent.online)
         seconds = time.perf_counter() - self._started
-        self.record.meta(threads=torch.get_num_threads(), device=self.device.type, seconds=seconds)
+        self.record.meta(**self._machine(), seconds=seconds)
         self.record.status("finished", step=self.step)
         if not self.config.checkpoint.keep:
             self._checkpoints.remove()
@@ -467,6 +481,32 @@ def thread_count(config: Config) -> int:
     if config.threads is not None:
         return config.threads
     return int(os.environ.get("SLURM_CPUS_PER_TASK") or len(os.sched_getaffinity(0)))
+
+
+def updates(config: Config) -> int:
+    """Gradient steps of a run."""
+    algo = config.algo
+    interactions = config.total_steps - algo.first_update + algo.interactions_per_update
+    return max(0, interactions // algo.interactions_per_update) * algo.gradient_steps
+
+
+def resolve_compile(config: Config, device: torch.device) -> tuple[bool, str]:
+    """Whether to compile the learner, and why. `auto` does where the time it takes is won back by the end."""
+    count = updates(config)
+    if config.compile == "false" or (config.compile == "auto" and count < _COMPILE_FROM_UPDATES):
+        reason = "compile=false" if config.compile == "false" else f"{count:,} updates are too few for it to pay"
+        return False, reason
+    obstacle = why_not_compile(device)
+    if obstacle is not None and config.compile == "true":
+        raise ConfigError(f"compile=true: torch cannot compile here ({obstacle}); write compile=false")
+    if obstacle is not None:
+        return False, f"torch cannot compile here: {obstacle}"
+    return True, "compile=true" if config.compile == "true" else f"{count:,} updates"
+
+
+# Compiling takes up to a minute, or seconds where another run has done it before; a step of the smallest ensembles
+# then gains 1 to 3 ms.
+_COMPILE_FROM_UPDATES = 20_000
 
 
 def tune_process(threads: int) -> None:

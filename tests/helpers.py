@@ -34,9 +34,12 @@ def network_config(name: str) -> NetworkConfig:
     return NetworkConfig(**fields | {"convolutions": [ConvolutionConfig(**c) for c in fields["convolutions"]]})
 
 
-def make_agent(algo: AlgoConfig, network: QNetwork, params: Params, noise_seed: int = 0) -> Agent:
+def make_agent(
+    algo: AlgoConfig, network: QNetwork, params: Params, noise_seed: int = 0, *, compile: bool = False
+) -> Agent:
     """An agent on the CPU."""
-    return Agent(algo, network, params, torch.device("cpu"), torch.Generator().manual_seed(noise_seed))
+    generator = torch.Generator().manual_seed(noise_seed)
+    return Agent(algo, network, params, torch.device("cpu"), generator, compile=compile)
 
 
 def random_params(network: QNetwork, members: int, seed: int) -> Params:

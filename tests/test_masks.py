@@ -209,7 +209,7 @@ def learn(value: str, minibatch: str, batch: Batch) -> tuple[Params, torch.Tenso
     network = make_network(value)
     agent = make_agent(make_algo(value, minibatch), network, random_params(network, MEMBERS, 1))
     learned = agent.learn(batch)
-    gradients = {name: p.grad.clone() for name, p in agent.online.items() if p.grad is not None}
+    gradients = agent.gradients
     assert len(gradients) == len(agent.online)
     return gradients, learned.loss, learned.errors
 

@@ -153,11 +153,15 @@ def assert_params_close(actual: Params, expected: Params, tolerance: float = 1e-
             assert scale > 0 and difference <= tolerance * scale, f"{name} of member {k}: {difference} of {scale}"
 
 
+def strides(params: Params) -> dict[str, tuple[int, ...]]:
+    """How each lies in memory."""
+    return {name: p.stride() for name, p in params.items()}
+
+
 def gradients(params: Params) -> Params:
-    """All of them; and laid out in memory as the parameters are: fused Adam is silently wrong otherwise."""
+    """All of them."""
     found = {name: p.grad for name, p in params.items() if p.grad is not None}
     assert set(found) == set(params)
-    assert {name: g.stride() for name, g in found.items()} == {name: p.stride() for name, p in params.items()}
     return found
 
 
@@ -367,7 +371,8 @@ def test_learning_is_that_of_a_loop_over_members(name: str, dueling: bool, algo:
         torch.testing.assert_close(learned.errors, errors, rtol=1e-3, atol=1e-4)
         assert learned.loss.item() == pytest.approx(step.losses.mean().item(), rel=1e-3)
         assert learned.gradient_norm.item() == pytest.approx(step.norms.mean().item(), rel=1e-3)
-        assert_params_close(gradients(agent.online), step.clipped, tolerance=1e-3)
+        assert_params_close(agent.gradients, step.clipped, tolerance=1e-3)
+        assert strides(agent.gradients) == strides(agent.online)  # fused Adam is silently wrong otherwise
         assert_params_close(moves(agent.online, before), moves(step.weights, before), tolerance=1e-2)
     norms = torch.cat([step.norms for step in expected])
     assert norms.max() > MAX_NORM  # clipped
@@ -389,14 +394,15 @@ def test_a_member_learns_the_same_in_any_ensemble(name: str) -> None:
             break
     before = {n: p.clone() for n, p in one.items()}
     first_row = Batch(**{field: value[:1] for field, value in vars(batch).items() if value is not None})
-    online = []
+    online, found = [], []
     for params, rows in ((five, batch), (one, first_row)):
         algo = algo_config("bootstrapped_dqn", ensemble_size=len(rows.states), **STEP)
         agent = make_agent(algo, network, params)
         agent.learn(rows)
         online.append(agent.online)
+        found.append(agent.gradients)
     of_five, alone = online
-    assert_params_close({n: g[:1] for n, g in gradients(of_five).items()}, gradients(alone))
+    assert_params_close({n: g[:1] for n, g in found[0].items()}, found[1])
     first_of_five = {n: p[:1] for n, p in of_five.items()}
     assert_params_close(moves(first_of_five, before), moves(alone, before), tolerance=1e-2)
 

@@ -213,10 +213,10 @@ def test_a_step_is_that_of_one_network(kind: str, atoms: int | None, clipped: bo
     assert learned.gradient_norm.item() == pytest.approx(norm.item(), rel=1e-3)
     for name, expected in weights.items():
         actual = agent.online[name]
-        assert actual.grad is not None and expected.grad is not None
-        assert_close(actual.grad, expected.grad, name)
-        assert_close(actual.detach() - online[name], expected.detach() - online[name], name)
-    whole = torch.cat([p.grad.flatten() for p in agent.online.values() if p.grad is not None]).norm()
+        assert expected.grad is not None
+        assert_close(agent.gradients[name], expected.grad, name)
+        assert_close(actual - online[name], expected.detach() - online[name], name)
+    whole = torch.cat([gradient.flatten() for gradient in agent.gradients.values()]).norm()
     assert whole.item() == pytest.approx(max_norm if clipped else norm.item(), rel=1e-3)
 
 
@@ -230,7 +230,7 @@ def test_members_of_several_networks_are_clipped_by_themselves(members: int) -> 
     batch.weights *= torch.tensor([1.0, 1e-3])[:members, None]  # the second member has little to learn
     agent = make_agent(algo, network, random_params(network, members, 0))
     assert agent.learn(batch).errors.shape == (members, BATCH)
-    gradients = [p.grad.unflatten(0, (members, PARTS)) for p in agent.online.values() if p.grad is not None]
+    gradients = [gradient.unflatten(0, (members, PARTS)) for gradient in agent.gradients.values()]
     norms = [math.sqrt(sum(g[k].square().sum().item() for g in gradients)) for k in range(members)]
     assert norms[0] == pytest.approx(max_norm, rel=1e-3)
     assert all(0 < norm < 0.5 * max_norm for norm in norms[1:])
@@ -260,7 +260,7 @@ def test_a_part_learns_with_the_others(together: bool, atoms: int | None) -> Non
     for weights in (params, changed):
         agent = make_agent(algo, network, weights)
         agent.learn(batch)
-        found.append({name: p.grad for name, p in agent.online.items()})
+        found.append(agent.gradients)
     for name, gradient in found[0].items():
         for part in (0, 1, 2, 4):
             change = (found[1][name][part] - gradient[part]).norm() / gradient[part].norm()

@@ -149,6 +149,12 @@ def check_everything(replay: Replay, naive: NaiveReplay, shape: tuple[int, ...],
         assert abs(batch.returns[0, i] - total) < 1e-5
         assert abs(batch.discounts[0, i] - discount) < 1e-6
         assert next_state is None or (next_states[i] == next_state).all()
+    # A next state's slot is the one at which it is drawn as a state.
+    assert batch.next_indices is not None
+    slots = dict(zip(drawn, batch.indices[0].tolist(), strict=True))
+    for i, slot in enumerate(batch.next_indices[0].tolist()):
+        following = number_of(next_states[i], shape)
+        assert batch.discounts[0, i] == 0 or slots.get(following, slot) == slot
 
 
 @st.composite
@@ -449,7 +455,7 @@ def test_replay_bytes_is_the_memory_held(
     shape, dtype = frames
     replay = make_replay(capacity, frame_shape=shape, frame_dtype=dtype, stack=stack, priority_trees=trees)
     held = {array.ctypes.data: array.nbytes for array in arrays(replay)}  # two names for one memory count once
-    per_tree = 2 * 8 * trees  # each tree's maximum and its row number
+    per_tree = 3 * 8 * trees  # each tree's maximum, its root and its first leaf
     assert sum(held.values()) - per_tree == replay_bytes(capacity, shape, dtype, stack, trees)
     masked = make_replay(
         capacity,

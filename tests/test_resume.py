@@ -137,6 +137,18 @@ def test_killed_anywhere_it_ends_with_the_same_bytes(name: str, tmp_path: Path) 
     assert_same(directory_of(tmp_path / "killed"), directory_of(tmp_path / "reference"))
 
 
+def test_a_compiled_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    """Compiled once for the reference and twice more for the run that is killed, in processes of their own."""
+    overrides = ("algo=meanq_rainbow", *SMALL, "algo.ensemble_size=2", "compile=true")
+    reference, killed = tmp_path / "reference", tmp_path / "killed"
+    code, lines = start(reference, overrides, files=("train.py",))
+    assert code == 0
+    assert start(killed, overrides, int(0.7 * lines), files=("train.py",))[0] == -9
+    assert json.loads((directory_of(killed) / "status.json").read_text())["checkpoint"] > 0
+    assert start(killed, overrides)[0] == 0
+    assert_same(directory_of(killed), directory_of(reference))
+
+
 @pytest.mark.parametrize("file", ["checkpoint.py", "record.py", "evaluation.py", "replay.py"])
 def test_killed_within_a_part(file: str, finished: Path, tmp_path: Path) -> None:
     """Such as half way through writing a checkpoint, a table, or in the middle of an evaluation."""

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from meanq.sum_tree import SumTrees
+from meanq.sum_tree import SumTrees, tree_bytes
 
 SIZES = [1, 2, 3, 7, 8, 1000]
 
@@ -164,8 +164,11 @@ def test_a_state_may_hold_the_written_leaves_alone() -> None:
     np.testing.assert_array_equal(other.get(np.arange(100)), original.get(np.arange(100)))
 
 
-def test_nbytes_is_the_memory_of_the_sums() -> None:
-    assert SumTrees(3, 1000).nbytes == 3 * 2048 * 8
+def test_the_memory_of_the_sums_is_known_before_they_are_made() -> None:
+    """Three trees of 1024 leaves and as many sums; the roots lie at 4, 5 and 6, so numbers 0 to 3 are nobody's."""
+    assert tree_bytes(3, 1000) == (4 + 3) * 1024 * 8
+    assert tree_bytes(1, 1000) == 2 * 1024 * 8
+    assert tree_bytes(3, 1000) == SumTrees(3, 1000)._sums.nbytes
 
 
 DRAWS = 50_000

@@ -202,8 +202,8 @@ def test_noise_is_drawn_once_for_those_that_evaluate_and_once_for_those_that_cho
     agent, batch = trained_agent(algo, network, noise_seed=4), make_batch(algo)
     generator = torch.Generator().manual_seed(4)
     assert agent.target is not None
-    evaluating = network.perturb(agent.target, generator)
-    choosing = network.perturb(agent.online, generator)
+    evaluating = network.perturb(agent.target, network.draw_noise(agent.target, generator))
+    choosing = network.perturb(agent.online, network.draw_noise(agent.online, generator))
     targets, confidence = agent.targets(batch)
     reference = Reference(algo, network, evaluating, choosing)
     assert confidence is not None
@@ -323,7 +323,7 @@ def test_confidence_multiplies_the_loss_but_not_the_priorities(
     learned = agent.learn(batch)
     torch.testing.assert_close(learned.loss, torch.stack(losses).mean().detach(), rtol=1e-4, atol=1e-6)
     for name, expected in weights.items():
-        torch.testing.assert_close(agent.online[name].grad, expected.grad, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(agent.gradients[name], expected.grad, rtol=1e-3, atol=1e-6)
     if rows == 1:
         errors = errors.mean(0, keepdim=True)
     assert learned.errors.shape == (rows, BATCH)
