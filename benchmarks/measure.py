@@ -4,7 +4,6 @@ Times drift on a shared machine. So a ratio is taken within a round, in which ev
 peak is measured, and what is reported is the median over rounds.
 """
 
-import dataclasses
 import statistics
 import tempfile
 import time
@@ -32,18 +31,11 @@ UPDATE = "update"  # sampling, learning, priorities
 PARTS = ("act", "env", "sample", "learn")
 
 
-def can_compile() -> bool:
-    """Whether the engine has a compiled form, chosen by the field `compile`."""
-    return any(f.name == "compile" for f in dataclasses.fields(Config))
-
-
 def compose(*overrides: str, compiled: bool = False, threads: int | None = None) -> Config:
     """The configuration of a run that is never started, so nothing is written to its directory."""
     register_schema()
     fields = [f"root={tempfile.gettempdir()}", "study=benchmark", f"threads={'null' if threads is None else threads}"]
-    if can_compile():
-        fields.append(f"compile={str(compiled).lower()}")
-    planned = plan([*fields, *overrides])
+    planned = plan([*fields, f"compile={str(compiled).lower()}", *overrides])
     assert planned is not None
     return planned.configs[0]
 

@@ -7,13 +7,15 @@ So the number of threads, memory and compiled code of one do not bear on the nex
 
 import statistics
 from dataclasses import dataclass, field
+from functools import cache
+
+import torch
 
 from benchmarks.measure import (
     PARTS,
     UPDATE,
     WHOLE,
     Side,
-    can_compile,
     compose,
     describe,
     engine_side,
@@ -23,6 +25,7 @@ from benchmarks.measure import (
 )
 from meanq.config import Config
 from meanq.envs import FrameStack, make_env
+from meanq.learner import why_not_compile
 from meanq.rng import stream
 
 # Nature's convolutions in the main agent, as its authors released it: the hidden layers stay those of the main agent.
@@ -84,6 +87,12 @@ class Findings:
         self.figures |= other.figures
         self.notes |= other.notes
         self.tables += other.tables
+
+
+@cache
+def can_compile() -> bool:
+    """Whether torch can compile here."""
+    return why_not_compile(torch.device("cpu")) is None
 
 
 def variants(scale: Scale) -> dict[str, bool]:
