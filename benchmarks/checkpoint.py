@@ -45,7 +45,7 @@ class Cost:
 def configuration(env: str, algo: str, frames: int, root: str) -> Config:
     """A run whose replay holds `frames`."""
     overrides = [f"env={env}", f"algo={algo}", f"algo.replay_capacity={frames}", f"total_steps={2 * frames}"]
-    return compose(*overrides, f"root={root}")
+    return compose(*overrides, f"root={root}", "compile=auto")  # as a run of that length has it
 
 
 def store(run: Run, frames: np.ndarray, count: int) -> None:

@@ -210,6 +210,24 @@ def test_learning_is_the_same(algo: str, network: str, members: int) -> None:
             assert (weight - before[k][name]).abs().max() > 1e-4, f"{name} of member {k} was not trained"
 
 
+def test_targets_are_the_same_where_the_target_network_prefers_other_actions() -> None:
+    config = make_config("rainbow", "minatar", 1)
+    setting, agent, reference = make_agents("rainbow", "minatar", 1)
+    assert reference.lagging is not None
+    network = make_network(config, setting.state_shape, NUM_ACTIONS, setting.scale)
+    agent.target = network.init([member_generator(1, 0)])
+    reference.lagging[0].load_state_dict(member_weights(agent.target, 0, reference.lagging[0]))
+    batch = random_batch(setting, 1, np.random.default_rng(5))
+    states = batch.next_states[0].float()
+    online, lagging = (
+        reference._expectation(m(states)).argmax(1) for m in (reference.members[0], reference.lagging[0])
+    )
+    assert (online != lagging).any()
+    torch.testing.assert_close(
+        agent.targets(batch)[0][0], reference.targets(minibatches(batch))[0], rtol=1e-4, atol=1e-5
+    )
+
+
 def test_noise_is_drawn_anew_for_every_use(monkeypatch: pytest.MonkeyPatch) -> None:
     draws = []
 
