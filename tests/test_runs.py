@@ -1,5 +1,6 @@
 """What a run leaves behind: complete, deterministic, and never another run's."""
 
+import contextlib
 import csv
 import json
 import re
@@ -13,6 +14,8 @@ import yaml
 from meanq.config import CONFIG_DIR, ConfigError
 from meanq.envs import Environment, Step
 from meanq.record import write_atomically
+from meanq.terminal import time_shares
+from meanq.train import PARTS, Clock
 from tests.training import SHORT, SilentReporter, make_run, train, weights
 
 DETERMINISTIC = ("evaluations.csv", "training.csv", "probes.npz", "weights.safetensors", "config.yaml")
@@ -61,8 +64,41 @@ def test_the_directory_is_complete(finished: Path) -> None:
     config = yaml.safe_load((finished / "config.yaml").read_text())
     assert config["algo"]["learning_rate"] == 2.5e-4, "resolved, not a reference"
     assert {path.name for path in finished.iterdir()} == {*DETERMINISTIC, "timings.csv", "status.json", "meta.json"}
-    shares = read(finished / "timings.csv")[-1]
-    assert 0.3 < sum(float(value) for name, value in shares.items() if name.startswith("share_")) <= 1.01
+
+
+def test_the_shares_of_time_add_up_to_the_wall_time(finished: Path) -> None:
+    """In every row, and in the summary; little of it is nobody's."""
+    rows = read(finished / "timings.csv")
+    assert len(rows) == 4
+    for row in rows:
+        shares = {name: float(value) for name, value in row.items() if name.startswith("share_")}
+        assert set(shares) == {f"share_{part}" for part in PARTS}
+        assert sum(shares.values()) == pytest.approx(1, abs=0.05)
+        assert all(share >= 0 for share in shares.values())
+    assert float(rows[-1]["share_evaluate"]) > 0.01 and float(rows[-1]["share_learn"]) > 0.01
+    assert float(rows[0]["share_learn"]) == 0, "before the first update"
+    total = time_shares([finished])
+    assert sum(total.values()) == pytest.approx(1, abs=0.05)
+    assert total["other"] < 0.1
+    assert list(total.values()) == sorted(total.values(), reverse=True)
+
+
+def test_a_clock_charges_the_innermost_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("meanq.train.time.perf_counter", lambda: now[0])
+    clock = Clock()
+    now[0] += 1  # other
+    with clock.time("evaluate"):
+        now[0] += 2
+        with contextlib.suppress(ValueError), clock.time("save"):
+            now[0] += 4
+            raise ValueError
+        now[0] += 8
+    with clock.time("act"):
+        now[0] += 16
+    assert clock.take() == dict.fromkeys(PARTS, 0.0) | {"other": 1, "evaluate": 10, "save": 4, "act": 16}
+    now[0] += 32
+    assert clock.take() == dict.fromkeys(PARTS, 0.0) | {"other": 32}
 
 
 def test_the_last_probe_is_the_final_weights(finished: Path, tmp_path: Path) -> None:
