@@ -121,6 +121,7 @@ class Run:
             generator=stream(seed, "replay"),
             device=self.device,
             mask=make_mask(config),
+            frames_on_device=config.replay_on_device,
         )
         self._evaluate = Evaluator(config)
         self._probes = make_probes(config)
@@ -141,6 +142,7 @@ class Run:
         self.step = 0
         self.last_evaluation: list[Episode] = []
         self._mirror: Mirror | None = None
+        self._trimmed = False  # whether the memory that compiling took has been given back
 
     def facts(self) -> str:
         """What will be trained, in a line."""
@@ -397,6 +399,9 @@ class Run:
             batch = self.replay.sample(rows, algo.batch_size, importance)
         with self._clock.time("learn"):
             learned = self.agent.learn(batch)
+            if self.compiled and not self._trimmed:
+                trim_memory()
+                self._trimmed = True
         with self._clock.time("sample"):
             errors = learned.errors.cpu().numpy().astype(np.float64)
             if not np.isfinite(errors).all():
@@ -550,16 +555,25 @@ def tune_process(threads: int) -> None:
         libc.mallopt(mmap_threshold, 2**30)
 
 
+def trim_memory() -> None:
+    """Give back to the system what was freed: compiling takes a gigabyte or two for a while."""
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
 def check_memory(config: Config, frame_shape: tuple[int, ...], frame_dtype: np.dtype) -> int:
     """Bytes the replay will hold when full; not enough memory is an error now, not at step 300,000."""
     capacity = replay_capacity(config)
     masks = config.algo.ensemble_size if config.algo.mask_probability < 1 else 0
     needed = replay_bytes(capacity, frame_shape, frame_dtype, config.env.stack, priority_trees(config.algo), masks)
-    available = available_memory()
+    device = resolve_device(config.device)
+    on_gpu = config.replay_on_device and device.type == "cuda"
+    available = torch.cuda.mem_get_info(device)[0] if on_gpu else available_memory()
     if needed > available:
         raise ConfigError(
             f"algo.replay_capacity={capacity}: the replay needs {human_bytes(needed)} and {human_bytes(available)} "
-            f"are free: write {int(capacity * 0.9 * available / needed)} or less"
+            f"are free{' on the GPU' if on_gpu else ''}: write {int(capacity * 0.9 * available / needed)} or less"
+            f"{', or replay_on_device=false' if on_gpu else ''}"
         )
     return needed
 
