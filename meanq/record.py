@@ -384,7 +384,7 @@ class Record:
 
 
 def circumstances() -> dict[str, Any]:
-    """Versions, host and commit."""
+    """Versions, machine and commit."""
     packages = ("meanq", "torch", "numpy", "gymnasium", "ale-py", "minatar", "hydra-core")
     versions = {}
     for package in packages:
@@ -395,8 +395,19 @@ def circumstances() -> dict[str, Any]:
         "versions": versions,
         "host": socket.gethostname(),
         "platform": platform.platform(),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),  # of the machine; `threads` says how many the run uses
         "commit": _git_commit(),
     }
+
+
+def _cpu_model() -> str | None:
+    """As Linux calls it; elsewhere what Python knows."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or None
 
 
 def _git_commit() -> str | None:

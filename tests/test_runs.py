@@ -58,6 +58,7 @@ def test_the_directory_is_complete(finished: Path) -> None:
     assert json.loads((finished / "status.json").read_text())["state"] == "finished"
     meta = json.loads((finished / "meta.json").read_text())
     assert meta["seconds"] > 0 and meta["threads"] == 1 and "torch" in meta["versions"]
+    assert meta["cores"] >= 1 and (meta["cpu"] is None or meta["cpu"].strip() == meta["cpu"] != "")
     config = yaml.safe_load((finished / "config.yaml").read_text())
     assert config["algo"]["learning_rate"] == 2.5e-4, "resolved, not a reference"
     assert {path.name for path in finished.iterdir()} == {*DETERMINISTIC, "timings.csv", "status.json", "meta.json"}
