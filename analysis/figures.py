@@ -92,13 +92,13 @@ def draw_all(found: RunSet, metrics: Metrics, directory: Path, only: Iterable[st
             tables[name] = KINDS[name].select(found, metrics)
         except AnalysisError as error:
             drawings.missing[name] = str(error)
-    drawings.drawn = _draw_tables(tables, styles(found.labels), directory)
+    drawings.drawn = draw_tables(tables, styles(found.labels), directory)
     return drawings
 
 
-def _draw_tables(tables: Mapping[str, pd.DataFrame], looks: Looks, directory: Path) -> list[Drawn]:
+def draw_tables(tables: Mapping[str, pd.DataFrame], looks: Looks, directory: Path, png: bool = True) -> list[Drawn]:
     """Several at once where there are several cores: drawing is most of the time that a report takes."""
-    draw = partial(draw_table, looks=looks, directory=directory)
+    draw = partial(draw_table, looks=looks, directory=directory, png=png)
     processes = min(len(tables), _cores())
     if processes < 2:
         return list(map(draw, tables.keys(), tables.values()))
@@ -111,7 +111,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
-def draw_table(name: str, table: pd.DataFrame, looks: Looks, directory: Path) -> Drawn:
+def draw_table(name: str, table: pd.DataFrame, looks: Looks, directory: Path, png: bool = True) -> Drawn:
     """One figure from its table; what is drawn is what the file says, digit by digit."""
     directory.mkdir(parents=True, exist_ok=True)
     text = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
@@ -120,7 +120,7 @@ def draw_table(name: str, table: pd.DataFrame, looks: Looks, directory: Path) ->
     kind = KINDS[name]
     with settings():
         figure, caption = kind.draw(table, looks)
-        save(figure, directory / name, kind.title, caption)
+        save(figure, directory / name, kind.title, caption, png)
     return Drawn(name, kind.title, caption, table)
 
 
@@ -269,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             read = read_tables(options.paths)
             looks = styles(all_labels(read))
             chosen = [name for name in read if options.only is None or name in options.only]
-            drawings = Drawings(_draw_tables({name: read[name] for name in chosen}, looks, options.out))
+            drawings = Drawings(draw_tables({name: read[name] for name in chosen}, looks, options.out))
         else:
             found = read_runs(options.paths)
             metrics = compute(found)

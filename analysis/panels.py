@@ -258,8 +258,9 @@ def limits(ranges: Mapping[str, tuple[float, float]], cut_off: bool = False) -> 
     return (low - down * size, high + up * size), cut
 
 
-def save(figure: Figure, stem: Path, title: str, caption: str) -> None:
+def save(figure: Figure, stem: Path, title: str, caption: str, png: bool = True) -> None:
     """As SVG and PNG; the caption travels with them."""
     about = {"Title": title, "Description": caption}
     figure.savefig(stem.with_suffix(".svg"), metadata={**about, "Date": None})
-    figure.savefig(stem.with_suffix(".png"), dpi=150, metadata=about)
+    if png:
+        figure.savefig(stem.with_suffix(".png"), dpi=150, metadata=about)
