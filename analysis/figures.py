@@ -6,6 +6,7 @@
 learning_curves  returns in each game, and the mean over games; scores that the paper cites as lines
 study            the paper's four rows: return, bias, normalised std, normalised Jensen gap
 ablation         learning curves of MeanQ and Rainbow with a larger model, more updates, or both
+series           what is measured late in training over a number in which labels differ, such as the ensemble's size
 mechanism        correlation of members, effective ensemble size, shared and member variance
 aggregates       interquartile mean, median, mean and optimality gap over games, with intervals
 profiles         the share of runs above each score
@@ -47,6 +48,8 @@ from analysis.metrics import Metrics, compute, say
 from analysis.palette import Style, split_label, styles
 from analysis.panels import save, settings
 from analysis.runs import AnalysisError, RunSet, read_runs
+from analysis.series_figure import draw_series, series_table
+from analysis.tables import late
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -161,6 +164,12 @@ def select_mechanism(found: RunSet, metrics: Metrics) -> pd.DataFrame:
     return _fewer_columns(rows)
 
 
+def select_series(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+    """Of the longest series of labels."""
+    need(not metrics.table.empty, "no run has been evaluated yet")
+    return series_table(late(metrics.table))
+
+
 def select_aggregates(found: RunSet, metrics: Metrics) -> pd.DataFrame:
     """With the step that scores are from."""
     scores = aggregate.collect(found)
@@ -215,6 +224,7 @@ KINDS = {
     "learning_curves": Kind("Learning curves", select_learning_curves, draw_learning_curves),
     "study": Kind("Return, bias, standard deviation and Jensen gap", select_study, draw_study),
     "ablation": Kind("Larger model and more updates", select_ablation, draw_ablation),
+    "series": Kind("Over a number in which labels differ", select_series, draw_series),
     "mechanism": Kind("What the members of ensembles share", select_mechanism, draw_mechanism),
     "aggregates": Kind("Aggregates over games", select_aggregates, draw_aggregates, "label"),
     "profiles": Kind("Performance profiles", select_profiles, draw_profiles, "label"),

@@ -32,7 +32,7 @@ from analysis.results_page import page, with_interval
 from analysis.runs import AnalysisError, RunSet, read_runs
 from analysis.tables import late
 
-FIGURES = ("study", "learning_curves", "mechanism", "ablation")
+FIGURES = ("study", "learning_curves", "series", "mechanism", "ablation")
 PROVENANCE = "provenance.json"
 
 
