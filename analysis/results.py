@@ -67,9 +67,13 @@ def _figure_tables(found: RunSet, metrics: Metrics, names: Sequence[str] | None)
         except AnalysisError as error:
             if names is not None:
                 raise AnalysisError(f"--figures {name}: {error}") from None
-    curves = tables.get("learning_curves")
-    if names is None and curves is not None and len(found.envs) <= MOST_COLUMNS and CITED not in set(curves["group"]):
+    if names is not None:
+        return tables
+    curves, members = tables.get("learning_curves"), tables.get("mechanism")
+    if curves is not None and len(found.envs) <= MOST_COLUMNS and CITED not in set(curves["group"]):
         del tables["learning_curves"]  # the first row of `study`
+    if members is not None and "member_correlation" not in set(members["metric"]):
+        del tables["mechanism"]  # one run of each label
     return tables
 
 
@@ -118,10 +122,17 @@ def in_words(table: pd.DataFrame) -> str:
         for row in part.to_dict("records"):
             performance = with_interval(row["return"], row["return low"], row["return high"], "{:.1f}")
             bias = with_interval(row["bias"], row["bias low"], row["bias high"], "{:+.1f}")
-            how = "too high" if row["bias"] > 0 else "too low"
+            how = _judged(row["bias"], row["bias low"], row["bias high"])
             name = readable(str(row["label"]))
             lines.append(f"  {name:{width}}  return {performance:18}  bias {bias}: values its start {how}")
     return "\n".join(lines)
+
+
+def _judged(bias: float, low: float, high: float) -> str:
+    """What is said of a bias; without an interval, by what is left of it when it is rounded."""
+    if low != low:
+        low, high = bias - 0.05, bias + 0.05
+    return "too high" if low > 0 else "too low" if high < 0 else "neither clearly too high nor too low"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

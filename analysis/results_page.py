@@ -81,7 +81,8 @@ def _made_by(about: Mapping[str, Any]) -> list[str]:
 def _counted(found: Mapping[str, int], runs: int) -> str:
     if not found:
         return "not recorded"
-    return ", ".join(text if count == runs else f"{text} ({count} runs)" for text, count in found.items())
+    parts = {text: f" ({count} run{'s' * (count > 1)})" if count < runs else "" for text, count in found.items()}
+    return ", ".join(f"{text}{part}" for text, part in parts.items())
 
 
 def _late_as_text(table: pd.DataFrame) -> pd.DataFrame:

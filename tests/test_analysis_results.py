@@ -159,10 +159,23 @@ def test_scores_of_short_atari_runs_stand_beside_the_papers_and_say_so(tmp_path:
 
 def test_one_run_each_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_study(tmp_path / "runs", seeds=1)
-    keep(tmp_path / "runs", tmp_path / "out")
+    made = keep(tmp_path / "runs", tmp_path / "out")
+    assert "figures/mechanism.svg" not in made, "of one run there is no correlation"
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "MinAtar Breakout, last quarter of training (one run each, so differences may be chance)"
     assert " ".join(lines[1].split()) == "DQN return 8.0 bias +1.0: values its start too high"
+
+
+def test_a_bias_is_called_too_high_or_too_low_where_its_interval_says_so(tmp_path: Path) -> None:
+    nan = float("nan")
+    biases = {"dqn": (1.0, 0.5, 1.5), "avg_dqn": (1.0, -0.1, 2.1)}
+    biases |= {"meanq": (-1.0, -1.5, -0.5), "ens_dqn": (0.04, nan, nan)}
+    rows = [(label, *numbers) for label, numbers in biases.items()]
+    table = pd.DataFrame(rows, columns=["label", "bias", "bias low", "bias high"])
+    table = table.assign(game="pong", runs=3, **{"return": 1.0, "return low": nan, "return high": nan})
+    said = [line.rpartition("start ")[2] for line in results.in_words(table).splitlines()[1:]]
+    unclear = "neither clearly too high nor too low"
+    assert said == ["too high", unclear, "too low", unclear]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--again", "--out", "x"], ["--again", "--scale", "minatar"]])
