@@ -78,7 +78,10 @@ def _figure_tables(found: RunSet, metrics: Metrics, names: Sequence[str] | None)
 
 
 def _scores(found: RunSet, notes: list[str]) -> tuple[pd.DataFrame, str]:
-    """Our Atari scores beside those of the first table that is no shorter than the runs, and what they are."""
+    """Our Atari scores beside those of the first table that is no shorter than the runs, and what they are.
+
+    At the end of the runs; where none has come so far, at the last step that all of them have.
+    """
     atari = RunSet([run for run in found.runs if run.env in paper_table("100k").scores.index])
     longest = max((run.total_steps for run in atari.runs), default=0)
     at = next((name for name, step in HORIZONS.items() if 0 < longest <= step), None)
@@ -86,14 +89,16 @@ def _scores(found: RunSet, notes: list[str]) -> tuple[pd.DataFrame, str]:
         return pd.DataFrame(), ""
     table = paper_table(at)
     said: list[str] = []
-    ours, counts = our_scores(atari, table, said, longest)
+    reached = [run.last_evaluation for run in atari.runs]
+    after = longest if max(reached) == longest else min(reached)
+    ours, counts = our_scores(atari, table, said, after)
     notes += said
     if ours.empty:
         return pd.DataFrame(), ""
-    scores = by_game(table, ours, longest)
+    scores = by_game(table, ours, after)
     for label in reversed(counts.columns):
         scores.insert(0, f"seeds: {label}", counts[label])
-    return scores.rename_axis("game").reset_index(), heading(table, longest).partition("; (n)")[0]
+    return scores.rename_axis("game").reset_index(), heading(table, after).partition("; (n)")[0]
 
 
 # --- from what is kept ----------------------------------------------------------------------------------------------

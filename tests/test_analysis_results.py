@@ -157,6 +157,16 @@ def test_scores_of_short_atari_runs_stand_beside_the_papers_and_say_so(tmp_path:
     assert "| Assault | 400.5 (2) | 300.5 (2) | " in page
 
 
+def test_scores_of_atari_runs_that_were_cut_off_are_those_of_the_last_step_they_share(tmp_path: Path) -> None:
+    for seed, last in ((0, 40_000), (1, 60_000)):
+        returns = {step: step / 100 + seed for step in range(20_000, last + 1, 20_000)}
+        overrides = {"total_steps": 100_000}
+        write_run(tmp_path / "runs", "assault", "rainbow", seed, returns, state="interrupted", overrides=overrides)
+    page = keep(tmp_path / "runs", tmp_path / "out")["README.md"].decode()
+    assert "OURS AFTER 40,000 INTERACTIONS" in page and "| Assault | 400.5 (2) | " in page
+    assert "assault, rainbow: runs of 100000 steps, looked at after 40000; schedules follow the length" in page
+
+
 def test_one_run_each_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_study(tmp_path / "runs", seeds=1)
     made = keep(tmp_path / "runs", tmp_path / "out")
