@@ -31,6 +31,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar
@@ -410,7 +411,9 @@ def _cpu_model() -> str | None:
     return platform.processor() or None
 
 
+@cache
 def _git_commit() -> str | None:
+    """Asked once in a process: a commit that is made while a run goes on is not the code that it runs."""
     try:
         command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
         result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
