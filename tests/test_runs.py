@@ -5,12 +5,14 @@ import csv
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import yaml
 
+from meanq import record
 from meanq.config import CONFIG_DIR, ConfigError
 from meanq.envs import Environment, Step
 from meanq.record import write_atomically
@@ -61,6 +63,7 @@ def test_the_directory_is_complete(finished: Path) -> None:
     assert json.loads((finished / "status.json").read_text())["state"] == "finished"
     meta = json.loads((finished / "meta.json").read_text())
     assert meta["seconds"] > 0 and meta["threads"] == 1 and "torch" in meta["versions"]
+    assert meta["cores"] >= 1 and (meta["cpu"] is None or meta["cpu"].strip() == meta["cpu"] != "")
     config = yaml.safe_load((finished / "config.yaml").read_text())
     assert config["algo"]["learning_rate"] == 2.5e-4, "resolved, not a reference"
     assert {path.name for path in finished.iterdir()} == {*DETERMINISTIC, "timings.csv", "status.json", "meta.json"}
@@ -283,3 +286,10 @@ def test_every_kind_of_environment_trains(env: str, tmp_path: Path) -> None:
     run = train(tmp_path, f"env={env}", "algo.ensemble_size=2", *short, *limit, "total_steps=120", "log_every=60")
     assert run.last_evaluation and np.isfinite([e.value for e in run.last_evaluation]).all()
     assert run.step == 120
+
+
+def test_the_commit_is_that_of_the_code_which_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of a change made while it runs, though meta.json is written again at its end."""
+    before = record.circumstances()["commit"]
+    monkeypatch.setattr(record.subprocess, "run", lambda *a, **k: SimpleNamespace(stdout="another\n"))
+    assert record.circumstances()["commit"] == before != "another"
