@@ -35,6 +35,7 @@ _STOPPING = {
 }
 HYDRA_VERSION = "1.3"
 _POLL_SECONDS = 0.1
+_LOOK_SECONDS = 0.2  # at how busy the cores are
 _LAST_WORDS_SECONDS = 2.0
 _ONE_CTRL_C_SECONDS = 0.5  # a wrapper such as `timeout` passes on what the terminal has sent to us already
 
@@ -227,8 +228,15 @@ def _pass_on(name: str, source: IO[str], to: IO[str]) -> None:
 
 
 def available_cores() -> list[int]:
-    """Those that this process may use; inside a SLURM job, no more than that has."""
+    """Those that this process may use; inside a SLURM job, no more than that has.
+
+    Idle ones come first: runs are bound to their cores, and another sweep may have bound its own to the others.
+    """
+    import psutil
+
     cores = sorted(os.sched_getaffinity(0))
+    load = dict(enumerate(psutil.cpu_percent(interval=_LOOK_SECONDS, percpu=True)))
+    cores.sort(key=lambda core: load.get(core, 0.0) > 50)
     return cores[: int(os.environ.get("SLURM_CPUS_PER_TASK") or len(cores))]
 
 

@@ -1,6 +1,7 @@
 """What a launcher is given, how a machine is divided among runs, and how the end of a job is told."""
 
 import dataclasses
+import os
 import pickle
 import re
 import shutil
@@ -8,6 +9,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
@@ -19,7 +21,7 @@ from omegaconf import OmegaConf, open_dict
 from meanq import slurm_launcher
 from meanq.config import CONFIG_DIR, ConfigError, from_omegaconf
 from meanq.launch import FrozenConfigs, launch
-from meanq.local_launcher import LocalLauncher, Share, describe, divide, run_names
+from meanq.local_launcher import LocalLauncher, Share, available_cores, describe, divide, run_names
 from meanq.slurm_launcher import QueueEntry, Submitted, Waiting, already_queued, explain_rejection, remember
 from meanq.sweep import Plan, hydra_arguments, plan, register_schema
 
@@ -82,6 +84,16 @@ def test_one_jobs_share_of_a_sweep_does_not_grow_with_it(tmp_path: Path) -> None
 )
 def test_cores_and_gpus_are_divided(cores, gpus, runs, jobs, threads, shares) -> None:  # type: ignore[no-untyped-def]
     assert divide(cores, gpus, runs, jobs, threads) == [Share(*share) for share in shares]
+
+
+def test_idle_cores_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another sweep may have bound its runs to the others; a core that psutil does not know counts as idle."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2, 3, 5, 8})
+    monkeypatch.setattr(psutil, "cpu_percent", lambda interval, percpu: [99.0, 0.0, 3.0, 80.0, 90.0, 20.0])
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    assert available_cores() == [2, 5, 8, 0, 3]
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "2")
+    assert available_cores() == [2, 5]
 
 
 @pytest.mark.parametrize(
