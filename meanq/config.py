@@ -180,8 +180,8 @@ class Config:
     root: str = MISSING
     device: str = MISSING
     threads: int | None = None
-    compile: str = MISSING
-    replay_on_device: bool = MISSING
+    compile: str = "auto"
+    replay_on_device: bool = False
     log_every: int = MISSING
     algo: AlgoConfig = field(default_factory=AlgoConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
