@@ -145,7 +145,14 @@ def test_a_failing_run_does_not_stop_the_others(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_leaves_complete_tables(tmp_path: Path) -> None:
-    arguments = ["env=chain", "total_steps=10000000", "evaluation.every=200", "log_every=100", *TINY[1:]]
+    arguments = [
+        "env=chain",
+        "total_steps=10000000",
+        "compile=false",
+        "evaluation.every=200",
+        "log_every=100",
+        *TINY[1:],
+    ]
     process = subprocess.Popen(
         [sys.executable, "-m", "meanq.run", *arguments],
         cwd=tmp_path,

@@ -27,7 +27,7 @@ SHORT = (
     "algo.ensemble_size=2",
     "label=run",
 )
-ENDLESS = (*(o for o in SHORT if not o.startswith("total_steps")), "total_steps=10000000")
+ENDLESS = (*(o for o in SHORT if not o.startswith("total_steps")), "total_steps=10000000", "compile=false")
 two_cores = pytest.mark.skipif(CORES < 2, reason="two runs at once need two cores")
 
 
