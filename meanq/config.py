@@ -181,6 +181,7 @@ class Config:
     device: str = MISSING
     threads: int | None = None
     compile: str = MISSING
+    cache_targets: bool = MISSING
     log_every: int = MISSING
     algo: AlgoConfig = field(default_factory=AlgoConfig)
     env: EnvConfig = field(default_factory=EnvConfig)

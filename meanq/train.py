@@ -90,7 +90,9 @@ class Run:
         self.parameters = parameter_count(params)
         noise = torch.Generator(self.device).manual_seed(integer_seed(stream(seed, "noise")))
         self.compiled, self._why_compiled = resolve_compile(config, self.device)
-        self.agent = Agent(algo, network, params, self.device, noise, compile=self.compiled)
+        self.agent = Agent(
+            algo, network, params, self.device, noise, compile=self.compiled, cache_targets=config.cache_targets
+        )
         self._explorer = Explorer(algo, self.env.num_actions, stream(seed, "actions"), stream(seed, "members"))
         self.replay = Replay(
             capacity=replay_capacity(config),
@@ -313,7 +315,7 @@ class Run:
         self._check_finite()
         self.record.weights(self.agent.online)
         seconds = time.perf_counter() - self._started
-        self.record.meta(**self._machine(), seconds=seconds)
+        self.record.meta(**self._machine(), cached_targets=self.agent.caches_targets, seconds=seconds)
         self.record.status("finished", step=self.step)
         if not self.config.checkpoint.keep:
             self._checkpoints.remove()
