@@ -38,7 +38,7 @@ class Noise:
 
 
 Step = Callable[[Params, Params | None, Batch, Noise], tuple[Params, Learned]]
-Evaluate = Callable[[Params, Tensor], Tensor]  # lagging weights, states [N, *state] -> V-bar [N]
+Evaluate = Callable[[Params, Tensor], Tensor]  # lagging weights, states [N, *state] -> [N, A]
 
 
 class Learner:
@@ -123,15 +123,15 @@ class Learner:
             and not (algo.noisy or algo.double or algo.random_shift)
             and algo.confidence_temperature is None
             and self._rule.same_for_all
+            and self._rule.select is self._rule.evaluate  # so the best value is the value of the best action
             and algo.minibatch == "independent"
             and algo.ensemble_size > 1
         )
 
     def next_values(self, target: Params, states: Tensor) -> Tensor:
-        """V-bar(s') [N] of states [N, *state], where `next_values_pay`."""
+        """What the rule makes of all members' values of states [N, *state], where `next_values_pay`: [N, A]."""
         outputs = self._network(target, states).unflatten(0, (-1, self._algo.ensemble_size))
-        q = outputs.mean(0).unsqueeze(1)  # [K, 1, N, A]
-        return self._value.at(self._rule.evaluate(q), next_actions(self._rule, q)).squeeze(0)
+        return self._rule.evaluate(outputs.mean(0).unsqueeze(1)).squeeze(0)
 
     def _next_outputs(self, params: Params, batch: Batch, noise: Tensor | None) -> Tensor:
         """Next states' outputs [E, R, B, A(, Z)] as a rule reads them: R = K minibatches, E members evaluating."""

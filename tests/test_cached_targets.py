@@ -303,7 +303,7 @@ def test_a_machine_that_rounds_by_place_is_noticed_and_keeps_nothing(tmp_path: P
         values = run.agent._next_values
         assert values is not None
         evaluate = values._evaluate
-        ulp = torch.where(torch.arange(CHUNK) % 4 == 1, torch.finfo(torch.float32).eps, 0.0)
+        ulp = torch.where(torch.arange(CHUNK) % 4 == 1, torch.finfo(torch.float32).eps, 0.0)[:, None]
         values._evaluate = lambda params, states, evaluate=evaluate, ulp=ulp: evaluate(params, states) * (1 + ulp)
         run.train(SilentReporter())
         assert not run.agent.caches_targets
@@ -312,17 +312,17 @@ def test_a_machine_that_rounds_by_place_is_noticed_and_keeps_nothing(tmp_path: P
     assert not json.loads((directories[0] / "meta.json").read_text())["cached_targets"]
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dueling", [True, False])
 @pytest.mark.parametrize("actions", [3, 4, 5, 6, 9, 18])
-@pytest.mark.parametrize(("name", "shape"), [("minatar", (6, 10, 10)), ("data_efficient", (4, 84, 84))])
-def test_what_the_test_of_the_machine_says_is_so(name: str, shape: Any, actions: int, threads: int) -> None:
+@pytest.mark.parametrize("scale", [1.0, 1 / 255])
+def test_what_the_test_of_the_machine_says_is_so(scale: float, actions: int, dueling: bool) -> None:
     """Where rows are said to be exact, states in any company have the same bits, with other weights and states."""
-    torch.set_num_threads(threads)
-    network = QNetwork(shape, actions, network_config(name), dueling=True, scale=1 / 255)
+    shape = (6, 10, 10)
+    network = QNetwork(shape, actions, network_config("minatar"), dueling=dueling, scale=scale)
     algo = algo_config("meanq")
     learner = Learner(algo, network, make_value_form(algo, CPU))
     params = random_params(network, 5, 3)
-    pool = torch.randint(256, (3 * CHUNK, *shape), generator=torch.Generator().manual_seed(5), dtype=torch.uint8)
+    pool = torch.randint(2, (6 * CHUNK, *shape), generator=torch.Generator().manual_seed(5), dtype=torch.uint8)
     exact = NextValues(learner.next_values, CPU, keep=True).exact(network, params, pool)
     values = torch.cat([learner.next_values(params, chunk) for chunk in pool.split(CHUNK)])
     same = True
