@@ -60,8 +60,12 @@ class Agent:
         outputs = self._network(self._network.perturb(self.online, noise), torch.from_numpy(states).to(self._device))
         return self._value.expectation(outputs).cpu().numpy()
 
-    def learn(self, batch: Batch) -> Learned:
-        """One step of all members, towards targets computed with the weights before the step."""
+    def learn(self, batch: Batch, drawn_from: int | None = None) -> Learned:
+        """One step of all members, towards targets computed with the weights before the step.
+
+        The number of transitions that the batch was drawn from decides whether keeping next states' values pays; None:
+        they are not kept.
+        """
         if self._algo.random_shift:
             pixels, generator = self._algo.random_shift, self._generator
             batch = replace(
@@ -69,15 +73,17 @@ class Agent:
                 states=random_shift(batch.states, pixels, generator),
                 next_states=random_shift(batch.next_states, pixels, generator),
             )
-        batch = replace(batch, next_values=self._values_of_next(batch))
+        batch = replace(batch, next_values=self._values_of_next(batch, drawn_from))
         noise = self._learner.draw_noise(self.online, self.target, self._generator)
         self.gradients, learned = self._step(self.online, self.target, batch, noise)
         self._optimiser.step(self.gradients)
         return learned
 
-    def _values_of_next(self, batch: Batch) -> Tensor | None:
+    def _values_of_next(self, batch: Batch, drawn_from: int | None) -> Tensor | None:
         """V-bar(s') [R, B] from those that are kept; None: the step computes what it needs."""
-        if self._next_values is None or self.target is None or batch.numbers is None:
+        if self._next_values is None or self.target is None or drawn_from is None:
+            return None
+        if drawn_from > self._learner.draws_per_copy:  # too few are drawn twice
             return None
         if not self._next_values.exact(self._network, self.target, batch.next_states):
             self._next_values = None

@@ -128,6 +128,14 @@ class Learner:
             and algo.ensemble_size > 1
         )
 
+    @property
+    def draws_per_copy(self) -> int:
+        """How many transitions are drawn between two copies of the weights."""
+        algo = self._algo
+        assert algo.target_network is not None
+        draws = algo.ensemble_size * algo.batch_size * algo.gradient_steps
+        return draws * algo.target_network // algo.interactions_per_update
+
     def next_values(self, target: Params, states: Tensor) -> Tensor:
         """What the rule makes of all members' values of states [N, *state], where `next_values_pay`: [N, A]."""
         outputs = self._network(target, states).unflatten(0, (-1, self._algo.ensemble_size))

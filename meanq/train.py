@@ -373,7 +373,7 @@ class Run:
         with self._clock.time("sample"):
             batch = self.replay.sample(rows, algo.batch_size, importance)
         with self._clock.time("learn"):
-            learned = self.agent.learn(batch)
+            learned = self.agent.learn(batch, len(self.replay))
         with self._clock.time("sample"):
             errors = learned.errors.cpu().numpy().astype(np.float64)
             if not np.isfinite(errors).all():

@@ -38,6 +38,8 @@ RUNS = {
     "snapshots": ("algo=meanq", "algo.target_snapshots=3"),
     "uniform": ("algo=meanq", "algo.prioritized=false", "algo.gradient_steps=3"),
     "parallel": ("algo=maxmin", "algo.parallel_networks=2"),
+    # 120 transitions are drawn between two copies: when the replay holds more, it ends.
+    "ends": ("algo=meanq", "algo.target_network=3", "algo.interactions_per_update=2", "algo.batch_size=16"),
     "masked": ("algo=meanq", "algo.mask_probability=0.5"),
 }
 
@@ -227,13 +229,13 @@ def test_an_agent_forgets_when_its_target_changes(change: str) -> None:
     agent, twin = (make_agent(fixture.algo, fixture.network, fixture.params) for _ in range(2))
     for _ in range(3):
         batch = agent_batch(fixture)
-        agent.learn(batch)
-        twin.learn(replace(batch, numbers=None))  # which computes targets within the step
+        agent.learn(batch, 60)
+        twin.learn(batch)  # which computes targets within the step
     assert agent.caches_targets
     state = twin.state_dict() | {"target": random_params(fixture.network, 5, 7)}
     for either in (agent, twin):
         either.load_state_dict(state) if change == "load_state_dict" else either.update_target()
-    learned, expected = agent.learn(batch), twin.learn(replace(batch, numbers=None))
+    learned, expected = agent.learn(batch, 60), twin.learn(batch)
     torch.testing.assert_close(learned.errors, expected.errors, rtol=1e-4, atol=1e-5)
     before = twin.targets(batch)[0]
     assert not torch.equal(before, make_agent(fixture.algo, fixture.network, fixture.params).targets(batch)[0])
@@ -252,7 +254,7 @@ def test_values_are_those_of_the_rule(rule: str, snapshots: int) -> None:
         agent.update_target()
     fixture.play(60)
     batch = agent_batch(fixture)
-    values = agent._values_of_next(batch)
+    values = agent._values_of_next(batch, 60)
     assert values is not None and agent.target is not None
     torch.testing.assert_close(agent.targets(replace(batch, next_values=values))[0], agent.targets(batch)[0])
 
@@ -290,6 +292,18 @@ def test_where_values_depend_on_more_or_nothing_is_saved_they_are_not_kept(name:
     assert not Learner(algo, network, make_value_form(algo, CPU)).next_values_pay
     algo = compose("algo=meanq", "env=minatar/breakout").algo
     assert Learner(algo, network, make_value_form(algo, CPU)).next_values_pay
+
+
+def test_a_replay_of_more_than_are_drawn_between_two_copies_is_not_worth_it() -> None:
+    """Half of what would be kept is never asked for again, and one large batch is faster than five small ones."""
+    fixture = Fixture()
+    algo = replace(fixture.algo, target_network=7, interactions_per_update=2, gradient_steps=3)
+    agent = make_agent(algo, fixture.network, fixture.params)
+    fixture.play(60)
+    batch = agent_batch(fixture)
+    draws = 5 * 32 * 3 * 7 // 2
+    assert agent._values_of_next(batch, draws) is not None
+    assert agent._values_of_next(batch, draws + 1) is None
 
 
 # The machine
