@@ -3,9 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+STUDIES := $(notdir $(basename $(wildcard ablations/*.yaml)))
+SCALE ?= minatar
+RESULTS ?= ablations/results/$(STUDY)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test integration lint format bench lock clean
+.PHONY: help setup run reproduce test integration lint format bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -20,9 +23,14 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-run: $(READY) ## train the default: MeanQ on MinAtar Asterix, a few minutes on a CPU
-	$(BIN)/python -m meanq.run
-	@echo "Tables are in runs/default/minatar_asterix/meanq/seed_0; README.md says what they mean and what to try next."
+run: $(READY) ## a first effect in a few minutes: does DQN overestimate without a target network, and MeanQ?
+	@$(MAKE) --no-print-directory reproduce STUDY=first_look RESULTS=runs/first_look/results
+	@echo "Open the figure in a browser; README.md says what it shows and what to try next."
+
+reproduce: $(READY) ## STUDY=target_network [SCALE=minatar]: run a study, keep its tables and figures in ablations/results
+	@test -n "$(STUDY)" || { echo "which study? make reproduce STUDY=... with one of: $(STUDIES)"; exit 1; }
+	$(BIN)/python -m meanq.run -m +study=$(STUDY) scale=$(SCALE) hydra/launcher=local
+	$(BIN)/python -m analysis.results runs/$(STUDY) --scale $(SCALE) --out $(RESULTS)
 
 test: $(READY) ## every test but the slow ones in tests/integration
 	$(BIN)/python -m pytest -n auto --ignore tests/integration

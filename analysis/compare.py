@@ -1,10 +1,12 @@
 """Our scores beside the paper's tables of 26 Atari games.
 
     python -m analysis.compare --at 100k runs/main_100k
+    python -m analysis.compare --at 100k --after 50000 runs/main_100k     # ours after half of the interactions
     python -m analysis.compare --paper-only
 
 Scores are the mean over seeds of the evaluation at exactly that step, normalised by the table's own random and human
-scores. A comparison covers the games that both sides have; a win is a strictly higher score.
+scores. A comparison covers the games that both sides have; a win is a strictly higher score. With `--after` ours are
+those of another step, and every column and sentence says so.
 """
 
 import argparse
@@ -94,9 +96,14 @@ def paper_headlines() -> str:
     return "\n".join(lines)
 
 
-def our_scores(found: RunSet, at: str, table: PaperTable, notes: list[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(mean over seeds, number of seeds) by game and label, of the runs that were evaluated at exactly this step."""
-    step = HORIZONS[at]
+def our_scores(
+    found: RunSet, table: PaperTable, notes: list[str], after: int | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(mean over seeds, number of seeds) by game and label, of the runs that were evaluated at exactly this step.
+
+    `after`: the step, where it is not that of the table.
+    """
+    step = after or HORIZONS[table.at]
     scores: dict[str, dict[str, float]] = {}
     counts: dict[str, dict[str, int]] = {}
     unknown = sorted(set(found.envs) - set(table.scores.index))
@@ -121,10 +128,35 @@ def our_scores(found: RunSet, at: str, table: PaperTable, notes: list[str]) -> t
     return pd.DataFrame(scores).sort_index(), pd.DataFrame(counts).sort_index()
 
 
-def by_game(table: PaperTable, ours: pd.DataFrame) -> pd.DataFrame:
-    """Our scores by game, then the paper's; columns `ours: <label>` and `paper: <method>`."""
+def by_game(table: PaperTable, ours: pd.DataFrame, after: int | None = None) -> pd.DataFrame:
+    """Our scores by game, then the paper's; columns `ours: <label>` (`ours after 50K: ...`) and `paper: <method>`."""
     theirs = table.scores.reindex(ours.index)
-    return pd.concat([ours.add_prefix("ours: "), theirs.add_prefix("paper: ")], axis=1)
+    return pd.concat([ours.add_prefix(f"{our_name(table, after)}: "), theirs.add_prefix("paper: ")], axis=1)
+
+
+def our_name(table: PaperTable, after: int | None) -> str:
+    """`ours`, or where that is after other interactions than the table's, `ours after 50K`."""
+    return "ours" if after in (None, HORIZONS[table.at]) else f"ours after {after / 1000:g}K"
+
+
+def heading(table: PaperTable, after: int | None) -> str:
+    """What the scores are, in a line."""
+    theirs = f"{HORIZONS[table.at]:,} interactions"
+    what = f"Scores after {theirs}"
+    if our_name(table, after) != "ours":
+        what = f"Scores, OURS AFTER {after:,} INTERACTIONS, the paper's after {theirs}"
+    return f"{what}; mean over seeds; (n): their number"
+
+
+def as_text(scores: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
+    """The columns of `by_game` as they are shown, ours with the number of seeds."""
+    shown = pd.DataFrame({name: [f"{score:.1f}" for score in scores[name]] for name in scores}, index=scores.index)
+    for name, label in zip(scores.columns, counts.columns, strict=False):
+        shown[name] = [
+            "" if pd.isna(score) else f"{score:.1f} ({int(count)})"
+            for score, count in zip(scores[name], counts[label], strict=True)
+        ]
+    return shown
 
 
 def summary(table: PaperTable, scores: pd.DataFrame) -> pd.DataFrame:
@@ -155,7 +187,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     assert __doc__
     parser = argparse.ArgumentParser(prog="python -m analysis.compare", description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, nargs="*", help="directories with runs anywhere below")
-    parser.add_argument("--at", choices=list(HORIZONS), help="the paper's table, and the step of our scores")
+    parser.add_argument(
+        "--at", choices=list(HORIZONS), help="the paper's table, and (without --after) the step of our scores"
+    )
+    parser.add_argument("--after", type=int, help="the step of our scores, where it is another; said in the table")
     parser.add_argument("--paper-only", action="store_true", help="the paper's headlines, from its own tables")
     parser.add_argument("--out", type=Path, help="a CSV file for the scores by game")
     options = parser.parse_args(arguments)
@@ -170,21 +205,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         found = read_runs(options.runs)
         notes: list[str] = []
-        ours, counts = our_scores(found, options.at, table, notes)
+        ours, counts = our_scores(found, table, notes, options.after)
         say([*found.messages(), *notes])
         if ours.empty:
-            raise AnalysisError(f"no run has a score at step {HORIZONS[options.at]} of a game in the paper's table")
+            step = options.after or HORIZONS[options.at]
+            seen = sorted({run.last_evaluation for run in found.runs if run.env in table.scores.index})
+            hint = f"; their last is at {', '.join(map(str, seen))}: write --after" if seen else ""
+            raise AnalysisError(f"no run has a score at step {step} of a game in the paper's table{hint}")
     except AnalysisError as error:
         sys.exit(f"analysis: {error}")
-    scores = by_game(table, ours)
-    print(f"Scores after {HORIZONS[options.at]:,} interactions, mean over seeds; (n): their number")
-    shown = pd.DataFrame({name: [f"{score:.1f}" for score in scores[name]] for name in scores}, index=scores.index)
-    for label in ours.columns:
-        shown[f"ours: {label}"] = [
-            "" if pd.isna(score) else f"{score:.1f} ({int(count)})"
-            for score, count in zip(ours[label], counts[label], strict=True)
-        ]
-    print(shown.to_string())
+    scores = by_game(table, ours, options.after)
+    print(heading(table, options.after))
+    print(as_text(scores, counts).to_string())
     print(f"\nHuman-normalised, over the {len(scores)} games above; wins and ratio of means against others")
     print(summary(table, scores).to_string(float_format=lambda value: f"{value:.3f}", na_rep=""))
     if options.out is not None:

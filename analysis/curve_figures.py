@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.figure_tables import AVERAGE, CITED, Curve, count_runs, game_name, read_curves, what_is_missing
 from analysis.metrics import DEFAULT_BIAS
 from analysis.palette import Style, cited
-from analysis.panels import Sheet, draw_curves, grid_shape, limits, look, ticks
+from analysis.panels import Sheet, compact, draw_curves, fold, grid_shape, limits, look, ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -164,7 +164,7 @@ def _draw_rows(table: pd.DataFrame, looks: Looks, names: Mapping[str, str]) -> t
         said += _draw_panel(axis, curves, env, measured, shown, logarithmic=metric in logarithmic)
         here = [curve for (e, m, _), curve in curves.items() if (e, m) == (env, measured)]
         undefined, ratios = sum(curve.undefined for curve in here), sum(curve.ratios for curve in here)
-        note = f"{undefined} of {ratios} undefined" if undefined else ""
+        note = f"{undefined} of {ratios} undefined" if undefined else axis.get_title(loc="right")
         if len(envs) == 1:
             axis.set_title(names[metric] if env != AVERAGE or metric != "return" else "normalised return", loc="left")
             axis.set_title(note, loc="right", fontsize=6, color="#555555")
@@ -195,7 +195,7 @@ def _draw_panel(
     lines: Sequence[tuple[Style, float, float]] = (),
     logarithmic: bool = False,
 ) -> list[str]:
-    """All curves of a metric in a game; what is cut off, as a sentence."""
+    """All curves of a metric in a game; where its axis changes, as a sentence."""
     here = {label: curves[env, metric, label] for label in shown if (env, metric, label) in curves}
     visible = {label: curve for label, curve in here.items() if curve.drawn}
     end = max((float(curve.steps[-1]) for (e, _, _), curve in curves.items() if e == env), default=1.0)
@@ -218,17 +218,18 @@ def _draw_panel(
         return []
     ranges = {label: curve.range for label, curve in visible.items()}
     ranges |= {f"cited {i}": (score, score) for i, (_, _, score) in enumerate(lines)}
-    (low, high), cut = limits(ranges, cut_off=metric.startswith("bias"))
+    (low, high), far = limits(ranges, find_far=metric.startswith("bias"))
     if low < 0 < high and metric.startswith("bias"):
         axis.axhline(0, color="#999999", linewidth=0.6, zorder=1)
     axis.set_ylim(low, high)
     ticks(axis)
+    if not far:
+        return []
+    edge = compact(float(f"{fold(axis, (low, high), [ranges[label] for label in far]):.2g}"))
+    axis.set_title(f"log beyond {edge}", loc="right", fontsize=6, color="#555555")
     where = game_name(env) if env != AVERAGE else "the average"
-    return [
-        f"{shown[label].name} leaves the plotted range of {metric.replace('_', ' ')} in {where} "
-        f"({ranges[label][0]:.3g} to {ranges[label][1]:.3g})."
-        for label in cut
-    ]
+    found = ", ".join(f"{shown[label].name} {ranges[label][0]:.3g} to {ranges[label][1]:.3g}" for label in far)
+    return [f"Beyond {edge} the axis of {metric.replace('_', ' ')} in {where} is logarithmic ({found})."]
 
 
 def _ordered_envs(table: pd.DataFrame) -> list[str]:

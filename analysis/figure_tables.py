@@ -22,7 +22,7 @@ AVERAGE = "average"
 CITED = "cited"
 LONGEST_LIST = 4
 _KEY = ["env", "algo", "metric"]
-_TEXTS = ("env", "algo", "group", "metric", "label", "other", "steps")
+_TEXTS = ("env", "algo", "group", "metric", "label", "other", "steps", "method", "field")
 
 
 def read_table(source: Path | StringIO) -> pd.DataFrame:

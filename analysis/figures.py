@@ -6,6 +6,7 @@
 learning_curves  returns in each game, and the mean over games; scores that the paper cites as lines
 study            the paper's four rows: return, bias, normalised std, normalised Jensen gap
 ablation         learning curves of MeanQ and Rainbow with a larger model, more updates, or both
+series           what is measured late in training over a number in which labels differ, such as the ensemble's size
 mechanism        correlation of members, effective ensemble size, shared and member variance
 aggregates       interquartile mean, median, mean and optimality gap over games, with intervals
 profiles         the share of runs above each score
@@ -47,6 +48,8 @@ from analysis.metrics import Metrics, compute, say
 from analysis.palette import Style, split_label, styles
 from analysis.panels import save, settings
 from analysis.runs import AnalysisError, RunSet, read_runs
+from analysis.series_figure import draw_series, series_table
+from analysis.tables import late
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,13 +95,13 @@ def draw_all(found: RunSet, metrics: Metrics, directory: Path, only: Iterable[st
             tables[name] = KINDS[name].select(found, metrics)
         except AnalysisError as error:
             drawings.missing[name] = str(error)
-    drawings.drawn = _draw_tables(tables, styles(found.labels), directory)
+    drawings.drawn = draw_tables(tables, styles(found.labels), directory)
     return drawings
 
 
-def _draw_tables(tables: Mapping[str, pd.DataFrame], looks: Looks, directory: Path) -> list[Drawn]:
+def draw_tables(tables: Mapping[str, pd.DataFrame], looks: Looks, directory: Path, png: bool = True) -> list[Drawn]:
     """Several at once where there are several cores: drawing is most of the time that a report takes."""
-    draw = partial(draw_table, looks=looks, directory=directory)
+    draw = partial(draw_table, looks=looks, directory=directory, png=png)
     processes = min(len(tables), _cores())
     if processes < 2:
         return list(map(draw, tables.keys(), tables.values()))
@@ -111,7 +114,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
-def draw_table(name: str, table: pd.DataFrame, looks: Looks, directory: Path) -> Drawn:
+def draw_table(name: str, table: pd.DataFrame, looks: Looks, directory: Path, png: bool = True) -> Drawn:
     """One figure from its table; what is drawn is what the file says, digit by digit."""
     directory.mkdir(parents=True, exist_ok=True)
     text = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
@@ -120,7 +123,7 @@ def draw_table(name: str, table: pd.DataFrame, looks: Looks, directory: Path) ->
     kind = KINDS[name]
     with settings():
         figure, caption = kind.draw(table, looks)
-        save(figure, directory / name, kind.title, caption)
+        save(figure, directory / name, kind.title, caption, png)
     return Drawn(name, kind.title, caption, table)
 
 
@@ -159,6 +162,12 @@ def select_mechanism(found: RunSet, metrics: Metrics) -> pd.DataFrame:
     rows = curve_table(metrics.table, list(MECHANISM_ROWS), MECHANISM_AVERAGES)
     need(not rows.empty, "no ensemble has been probed")
     return _fewer_columns(rows)
+
+
+def select_series(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+    """Of the longest series of labels."""
+    need(not metrics.table.empty, "no run has been evaluated yet")
+    return series_table(late(metrics.table))
 
 
 def select_aggregates(found: RunSet, metrics: Metrics) -> pd.DataFrame:
@@ -215,6 +224,7 @@ KINDS = {
     "learning_curves": Kind("Learning curves", select_learning_curves, draw_learning_curves),
     "study": Kind("Return, bias, standard deviation and Jensen gap", select_study, draw_study),
     "ablation": Kind("Larger model and more updates", select_ablation, draw_ablation),
+    "series": Kind("Over a number in which labels differ", select_series, draw_series),
     "mechanism": Kind("What the members of ensembles share", select_mechanism, draw_mechanism),
     "aggregates": Kind("Aggregates over games", select_aggregates, draw_aggregates, "label"),
     "profiles": Kind("Performance profiles", select_profiles, draw_profiles, "label"),
@@ -269,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             read = read_tables(options.paths)
             looks = styles(all_labels(read))
             chosen = [name for name in read if options.only is None or name in options.only]
-            drawings = Drawings(_draw_tables({name: read[name] for name in chosen}, looks, options.out))
+            drawings = Drawings(draw_tables({name: read[name] for name in chosen}, looks, options.out))
         else:
             found = read_runs(options.paths)
             metrics = compute(found)

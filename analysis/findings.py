@@ -430,11 +430,21 @@ def decide(found: RunSet, bias: str = DEFAULT_BIAS, seed: int = 0) -> tuple[list
 def as_table(findings: Iterable[Finding]) -> pd.DataFrame:
     """One row per comparison."""
     rows = [
-        (f.name, f.verdict, r.claim, r.verdict, r.difference, r.low, r.high, " | ".join(r.details))
+        (f.name, f.statement, f.verdict, r.claim, r.verdict, r.difference, r.low, r.high, " | ".join(r.details))
         for f in findings
         for r in f.results
     ]
-    columns = ["finding", "finding_verdict", "comparison", "verdict", "difference", "low", "high", "details"]
+    columns = [
+        "finding",
+        "statement",
+        "finding_verdict",
+        "comparison",
+        "verdict",
+        "difference",
+        "low",
+        "high",
+        "details",
+    ]
     return pd.DataFrame(rows, columns=columns)
 
 

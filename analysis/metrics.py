@@ -126,8 +126,14 @@ def clearly_positive(scores: np.ndarray) -> bool:
     count = len(scores)
     if count < 2 or not np.isfinite(scores).all():
         return False
-    error = scores.std(ddof=1) / np.sqrt(count)
-    return bool(scores.mean() - _student(count - 1) * error > 0)
+    return bool(student_interval(scores)[0] > 0)
+
+
+def student_interval(numbers: np.ndarray) -> tuple[float, float]:
+    """95%, of the mean of 2 numbers or more."""
+    mean, error = numbers.mean(), numbers.std(ddof=1) / np.sqrt(len(numbers))
+    reach = _student(len(numbers) - 1) * error
+    return float(mean - reach), float(mean + reach)
 
 
 @cache

@@ -5,10 +5,12 @@ any of the common colour deficiencies (tests/test_analysis_palette.py computes i
 too many for that, colours come close to each other. No two algorithms have both the same dash and the same marker, so
 that a black-and-white print can be read.
 
-An algorithm of `conf/algo` always looks the same, whatever else is shown. So does a method that the paper cites. Of the
-labels with overrides, the first one of an algorithm that is not shown itself takes the looks of that algorithm. All
-others, in the order of the legend, take a colour that is not in use, or is least in use, and a dash and marker that are
-not: so more overrides of the algorithms that are there change no label above them.
+An algorithm of `conf/algo` always looks the same, whatever else is shown. So does a method that the paper cites. Labels
+that differ in one number (`meanq__ensemble_size=1`, `=2`, ...) are a series: from light to dark as the number grows,
+with the dash of their algorithm, so that two algorithms can be compared at the same number. Of other labels with
+overrides, the first one of an algorithm that is not shown itself takes the looks of that algorithm. All others, in the
+order of the legend, take a colour that is not in use, or is least in use, and a dash and marker that are not: so more
+overrides of the algorithms that are there change no label above them.
 """
 
 import re
@@ -80,6 +82,10 @@ _ALGORITHMS: dict[str, tuple[str, Style]] = {
 }
 ALGORITHMS = tuple(_ALGORITHMS)
 
+# Light to dark, of a series. Between two of them are those of a longer one.
+_RAMP = ("#E9A03A", "#DD5A35", "#B23A6B", "#6A1F7B", "#1E1147")
+_LEAST_SERIES = 3  # numbers
+
 # Methods of the paper's tables (analysis/data) that are none of ours, and the algorithm that the others are.
 _CITED = {
     "ppo": Style("#7A4B1E", DOTTED, "v", "PPO"),
@@ -94,11 +100,12 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     """By label, in the order of legends. Ask once for all labels of a study, so that they keep their looks."""
     wanted = order(labels)
     looks = {label: label for label in wanted if label in _ALGORITHMS}  # the algorithm that a label looks like
+    in_series = _series_styles(wanted)
     for label in wanted:
         algorithm, _ = split_label(label)
-        if algorithm in _ALGORITHMS and algorithm not in looks.values():
+        if algorithm in _ALGORITHMS and algorithm not in looks.values() and label not in in_series:
             looks[label] = algorithm
-    found = {label: replace(_ALGORITHMS[name][1], name=readable(label)) for label, name in looks.items()}
+    found = {label: replace(_ALGORITHMS[name][1], name=readable(label)) for label, name in looks.items()} | in_series
     used = Counter(_ALGORITHMS[name][0] for name in looks.values())
     taken = {(style.dash, style.marker) for style in found.values()}
     for label in wanted:
@@ -109,6 +116,42 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
             used[hue] += 1
             taken.add((dash, marker))
     return {label: found[label] for label in wanted}
+
+
+def series(labels: Iterable[str]) -> dict[str, dict[str, tuple[str, float]]]:
+    """By field: the algorithm and the number of each label whose only override is a number in that field.
+
+    Fields with fewer than three numbers are no series.
+    """
+    found: dict[str, dict[str, tuple[str, float]]] = {}
+    for label in labels:
+        algorithm, overrides = split_label(label)
+        field = re.fullmatch(r"([\w.]+)=(\d+(?:\.\d+)?(?:e-?\d+)?)", overrides)
+        if field:
+            found.setdefault(field[1], {})[label] = (algorithm, float(field[2]))
+    return {
+        field: numbers for field, numbers in found.items() if len({n for _, n in numbers.values()}) >= _LEAST_SERIES
+    }
+
+
+def _series_styles(labels: Iterable[str]) -> dict[str, Style]:
+    found = {}
+    for numbers in series(labels).values():
+        steps = sorted({number for _, number in numbers.values()})
+        for label, (algorithm, number) in numbers.items():
+            i = steps.index(number)
+            dash = _ALGORITHMS[algorithm][1].dash if algorithm in _ALGORITHMS else SOLID
+            found[label] = Style(_ramp(i / (len(steps) - 1)), dash, _MARKERS[i % len(_MARKERS)], readable(label))
+    return found
+
+
+def _ramp(share: float) -> str:
+    """The colour at this share of the ramp, 0 to 1."""
+    place = share * (len(_RAMP) - 1)
+    i = min(int(place), len(_RAMP) - 2)
+    ends = [[int(colour[j : j + 2], 16) for j in (1, 3, 5)] for colour in _RAMP[i : i + 2]]
+    mixed = [round(a + (b - a) * (place - i)) for a, b in zip(*ends, strict=True)]
+    return "#" + "".join(f"{value:02X}" for value in mixed)
 
 
 def cited(method: str, at: str) -> Style:

@@ -6,6 +6,7 @@ is what makes drawing slow. `matplotlib` is imported where a figure is drawn.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -28,7 +29,7 @@ LEFT, RIGHT, BOTTOM, TOP = 0.5, 0.16, 0.36, 0.2  # margins around the panels, in
 GAP_X, GAP_Y = 0.42, 0.34
 LEGEND_LINE, TITLE_LINE = 0.133, 0.125
 MARKERS_PER_CURVE = 6
-FAR = 8  # times as large as the median of the others': a curve that would hide them is cut off, and said to be
+FAR = 8  # times as large as the median of the others': a curve that would hide them, were the axis linear throughout
 SETTINGS: dict[str, Any] = {
     "svg.hashsalt": "meanq",  # the same picture, the same bytes
     "text.parse_math": False,  # a label may have a dollar sign in it
@@ -154,6 +155,11 @@ def _fit_legend(entries: Sequence[tuple[Style, str]], width: float) -> tuple[lis
     """The entries so ordered that they read by rows, though a legend is filled by columns; and how many columns."""
     names = [text_width(name) for _, name in entries]
     columns = len(entries)
+    methods = Counter(name.partition(" (")[0] for _, name in entries)
+    if 1 < len(methods) < columns and len(set(methods.values())) == 1:  # a column for each, with its overrides below
+        by_method = [width for i in range(columns // len(methods)) for width in names[i :: columns // len(methods)]]
+        if _legend_width(by_method, len(methods)) <= width:
+            return list(entries), len(methods)
     while columns > 1 and _legend_width(names, columns) > width:
         columns -= 1
     if columns:  # as many lines with more even columns
@@ -241,25 +247,48 @@ def _marked(mean: np.ndarray, shift: int) -> list[int]:
     return np.flatnonzero(finite & (chosen | ~joined)).tolist()
 
 
-def limits(ranges: Mapping[str, tuple[float, float]], cut_off: bool = False) -> tuple[tuple[float, float], list[str]]:
-    """The range of an axis from the range of each curve; and which of them are cut off, because they are far out."""
+def limits(ranges: Mapping[str, tuple[float, float]], find_far: bool = False) -> tuple[tuple[float, float], list[str]]:
+    """The range of an axis from the range of each curve, without those that are far out; and which these are."""
     sizes = {name: max(abs(low), abs(high)) for name, (low, high) in ranges.items()}
-    cut = []
-    for name in sizes if cut_off else ():
+    far = []
+    for name in sizes if find_far else ():
         others = [size for other, size in sizes.items() if other != name]
         if len(others) >= 2 and sizes[name] > FAR * np.median(others) > 0:
-            cut.append(name)
-    kept = [ranges[name] for name in ranges if name not in cut]
+            far.append(name)
+    kept = [ranges[name] for name in ranges if name not in far]
     low, high = min(low for low, _ in kept), max(high for _, high in kept)
     size = max(high - low, 0.1 * max(abs(low), abs(high))) or 1  # what hardly changes is not blown up
     low, high = (low + high - size) / 2, (low + high + size) / 2
-    up = 0.3 if any(ranges[name][1] > high for name in cut) else 0.04  # room to see that a curve leaves
-    down = 0.3 if any(ranges[name][0] < low for name in cut) else 0.04
-    return (low - down * size, high + up * size), cut
+    return (low - 0.04 * size, high + 0.04 * size), far
 
 
-def save(figure: Figure, stem: Path, title: str, caption: str) -> None:
+def fold(axis: Axes, near: tuple[float, float], far: Sequence[tuple[float, float]]) -> float:
+    """Linear as far as the near curves go, logarithmic beyond, so that the far ones are seen too; from where on."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+
+    edge = max(map(abs, near))
+    low = min(near[0], *(1.15 * start for start, _ in far))
+    high = max(near[1], *(1.15 * end for _, end in far))
+    decades = sum(float(np.log10(max(abs(end), edge) / edge)) for end in (low, high))
+    bottom, top = max(low, -edge), min(high, edge)
+    axis.set_yscale("symlog", linthresh=edge, linscale=0.9 * 2 * decades * edge / (top - bottom))  # two thirds linear
+    axis.set_ylim(low, high)
+    inside = [tick for tick in MaxNLocator(3).tick_values(bottom, top) if bottom <= tick <= top]
+    every = -(-decades // 3)  # about so many powers of ten
+    powers = [10.0**n for n in range(-12, 99) if 10.0**n > 1.5 * edge and n % every == 0]
+    beyond = [tick for power in powers for tick in (-power, power) if low <= tick <= high]
+    axis.yaxis.set_major_locator(FixedLocator([*inside, *beyond]))
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_major_formatter(FuncFormatter(compact))
+    for level in (edge, -edge):
+        if low < level < high:
+            axis.axhline(level, color="#999999", linewidth=0.6, linestyle=(0, (1, 2)), zorder=1)
+    return edge
+
+
+def save(figure: Figure, stem: Path, title: str, caption: str, png: bool = True) -> None:
     """As SVG and PNG; the caption travels with them."""
     about = {"Title": title, "Description": caption}
     figure.savefig(stem.with_suffix(".svg"), metadata={**about, "Date": None})
-    figure.savefig(stem.with_suffix(".png"), dpi=150, metadata=about)
+    if png:
+        figure.savefig(stem.with_suffix(".png"), dpi=150, metadata=about)

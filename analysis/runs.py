@@ -32,7 +32,8 @@ EVALUATION_COLUMNS = (
 # Fields that do not make it another experiment: where it is stored and on what it runs, how it is watched, and the
 # environment's blocks of defaults, whose values in use are those of `algo`.
 NOT_COMPARED = (
-    *("seed", "root", "study", "logger", "checkpoint", "threads", "device", "log_every"),
+    *("seed", "root", "study", "logger", "checkpoint", "log_every"),
+    *("threads", "device", "compile", "replay_on_device"),  # roundings at most
     *("env.vanilla", "env.main", "env.canonical", "env.evaluate_every", "env.probe_every", "env.reference"),
 )
 LONG_HORIZON = 500_000  # from here on scores are normalised as in the paper's table 2

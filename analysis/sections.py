@@ -65,7 +65,8 @@ class Report:
         self._curves = Curves(table, list(self._styles), cited_rows(found, average=False))
         self._evaluated = any(run.last_evaluation for run in found.runs)
         self._notes = metrics.messages()
-        self._drawings = draw_all(found, metrics, directory / "figures")
+        shown = [name for name in FIGURES if name != "series"]  # which has no section
+        self._drawings = draw_all(found, metrics, directory / "figures", shown)
         self._drawn = {drawn.name: drawn for drawn in self._drawings.drawn}
 
     def messages(self) -> list[str]:

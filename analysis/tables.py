@@ -7,7 +7,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare import HORIZONS, by_game, our_scores, paper_table, summary
-from analysis.metrics import Metrics
+from analysis.figure_tables import AVERAGE
+from analysis.findings import LATE
+from analysis.metrics import DEFAULT_BIAS, Metrics, student_interval
+from analysis.palette import order
 from analysis.runs import Run, RunSet, differing_fields, flatten
 
 NAN = float("nan")
@@ -50,6 +53,42 @@ def at_the_end(found: RunSet, metrics: Metrics, bias: str) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def late(table: pd.DataFrame) -> pd.DataFrame:
+    """A row per game and label of a table of metrics: the last quarter of training, as analysis.findings has it.
+
+    return, bias: means over the runs that have every evaluation in it, with Student's 95% interval (empty for one run).
+    Others: means over the probes in it at which they are defined. Labels in the order of legends.
+    """
+    rows = []
+    games = table[table["env"] != AVERAGE]
+    parts = {(str(env), str(label)): part for (env, label), part in games.groupby(["env", "algo"], sort=False)}
+    rank = {label: i for i, label in enumerate(order(label for _, label in parts))}
+    for (env, label), part in sorted(parts.items(), key=lambda item: (item[0][0], rank[item[0][1]])):
+        runs = part[part["group"].str.startswith("seed_")]
+        last = int(runs["step"].max())
+        row: dict[str, Any] = {"game": env, "label": label, "step": last, "runs": 0}
+        for name, metric in (("return", "return"), ("bias", f"bias_{DEFAULT_BIAS}")):
+            window = runs[(runs["metric"] == metric) & (runs["step"] > LATE * last)]
+            by_run = window.pivot(index="group", columns="step", values="value").to_numpy(float)
+            means = by_run[np.isfinite(by_run).all(axis=1)].mean(axis=1)
+            low, high = student_interval(means) if len(means) > 1 else (NAN, NAN)
+            row |= {name: means.mean() if len(means) else NAN, f"{name} low": low, f"{name} high": high}
+            row["runs"] = len(means)
+        for name, metric in _LATE_PROBES.items():
+            of_runs = part[(part["metric"] == metric) & part["group"].isin(["mean", "all"])]
+            row[name] = of_runs[of_runs["step"] > LATE * last]["value"].mean()
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+_LATE_PROBES = {
+    "norm. std": "normalised_std",
+    "norm. gap": "normalised_jensen_gap",
+    "correlation": "member_correlation",
+    "effective size": "effective_size",
+}
 
 
 def runs_table(found: RunSet) -> pd.DataFrame:
@@ -161,7 +200,7 @@ def beside_the_paper(found: RunSet, notes: list[str]) -> dict[str, tuple[pd.Data
     for at in HORIZONS:
         table = paper_table(at)
         said: list[str] = []
-        ours, _ = our_scores(found, at, table, said)
+        ours, _ = our_scores(found, table, said)
         if ours.empty:
             continue
         notes += [f"{at}: {note}" for note in said]

@@ -21,7 +21,7 @@ from meanq.config import Config, NetworkConfig
 from meanq.envs import Environment
 from meanq.replay import ring_slots
 from meanq.sweep import plan, register_schema
-from meanq.train import Run
+from meanq.train import Clock, Run
 
 BURST_SECONDS = 0.15  # a turn lasts this long, and at least one update
 FRAMES = 2_000  # of a real game, which fill a replay again and again
@@ -68,20 +68,21 @@ class Side:
     config: Config
     interact: Callable[[], None]
     learn: Callable[[], None]  # sample, one gradient step of every member, write the priorities back
-    parts: dict[str, float]  # seconds spent in each part of the loop so far
+    clock: Clock  # of the parts of the loop
 
     def update(self) -> dict[str, float]:
         """As many interactions as an update takes, and the update: seconds per interaction and of its parts."""
         interactions = self.config.algo.interactions_per_update
-        before = dict(self.parts)
+        self.clock.take()
         start = time.perf_counter()
         for _ in range(interactions):
             self.interact()
         self.learn()
         seconds = {WHOLE: (time.perf_counter() - start) / interactions}
-        # Sampling and learning happen once per update, and are given as such.
+        parts = self.clock.take()
+        # Sampling (with storing) and learning are given per update.
         for part, times in (("act", interactions), ("env", interactions), ("sample", 1), ("learn", 1)):
-            seconds[part] = (self.parts[part] - before.get(part, 0.0)) / times
+            seconds[part] = parts[part] / times
         return seconds | {UPDATE: seconds["sample"] + seconds["learn"]}
 
 
@@ -101,7 +102,7 @@ def engine_side(config: Config, transitions: int) -> Side:
         run.step += 1
         run._interact()
 
-    return Side(config, interact, run._learn, run._clock.seconds)
+    return Side(config, interact, run._learn, run._clock)
 
 
 def reference_side(config: Config, transitions: int) -> Side:
@@ -109,7 +110,7 @@ def reference_side(config: Config, transitions: int) -> Side:
     run = ReferenceRun(config, ring_slots(transitions, config.env.stack))
     fill(run.replay.start, run.replay.append, play(run.env, min(FRAMES, transitions)), transitions)
     run.start_game()
-    return Side(config, run.interact, run.learn, run.clock.seconds)
+    return Side(config, run.interact, run.learn, run.clock)
 
 
 class MatmulPeak:

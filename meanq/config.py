@@ -182,6 +182,7 @@ class Config:
     threads: int | None = None
     compile: str = MISSING
     cache_targets: bool = MISSING
+    replay_on_device: bool = MISSING
     log_every: int = MISSING
     algo: AlgoConfig = field(default_factory=AlgoConfig)
     env: EnvConfig = field(default_factory=EnvConfig)

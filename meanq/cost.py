@@ -14,9 +14,9 @@ from meanq.sweep import Plan
 from meanq.train import make_network, member_generator
 
 # Fitted by hand to learner steps measured on 2 CPU cores (see `make bench`): arithmetic, weights, fixed overhead.
-_FLOPS_PER_SECOND = 65e9
-_SECONDS_PER_WEIGHT = 4e-9  # per update: optimiser and noise
-_SECONDS_PER_UPDATE = 4e-3
+_FLOPS_PER_SECOND = 95e9
+_SECONDS_PER_WEIGHT = 1.5e-9  # per update: optimiser and noise
+_SECONDS_PER_UPDATE = 1.5e-3
 _SECONDS_PER_ACTION = 0.5e-3
 _ENV_SECONDS = {"atari": 0.5e-3}
 _OTHER_ENV_SECONDS = 0.05e-3

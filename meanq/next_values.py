@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from meanq.frames import move
 from meanq.learner import Evaluate
 from meanq.networks import Params, QNetwork
 from meanq.replay import Batch
@@ -24,6 +25,7 @@ class NextValues:
 
     def __init__(self, evaluate: Evaluate, device: torch.device, *, keep: bool) -> None:
         self._evaluate = evaluate
+        self._device = device
         self.keep = keep  # False: nothing is held from one batch to the next
         self._exact: bool | None = None  # None: not tested yet
         self._values = torch.zeros(0, device=device)  # by the slot where the transition starts
@@ -45,11 +47,11 @@ class NextValues:
         missing = missing[np.unique(slots[missing], return_index=True)[1]]  # each once
         if len(missing) > 0:
             filled = np.resize(missing, -(-len(missing) // CHUNK) * CHUNK)  # the last batch with repetitions
-            states = batch.next_states.flatten(0, 1)[self._on_device(filled)]
+            states = batch.next_states.flatten(0, 1)[move(filled, self._device)]
             values = torch.cat([self._evaluate(params, chunk) for chunk in states.split(CHUNK)]).max(-1).values
-            self._values[self._on_device(slots[missing])] = values[: len(missing)]
+            self._values[move(slots[missing], self._device)] = values[: len(missing)]
             self._numbers[slots[missing]] = numbers[missing]
-        return self._values[self._on_device(batch.indices)]
+        return self._values[move(batch.indices, self._device)]
 
     @torch.no_grad()
     def exact(self, network: QNetwork, params: Params, states: Tensor) -> bool:
@@ -79,6 +81,3 @@ class NextValues:
             lacking = max(lacking, len(self._numbers))
             self._numbers = np.concatenate([self._numbers, np.full(lacking, -1)])
             self._values = torch.cat([self._values, self._values.new_zeros(lacking)])
-
-    def _on_device(self, indices: np.ndarray) -> Tensor:
-        return torch.from_numpy(indices).to(self._values.device)

@@ -31,6 +31,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar
@@ -45,8 +46,8 @@ CONFIG, STATUS, META = "config.yaml", "status.json", "meta.json"
 EVALUATIONS, TRAINING, TIMINGS = "evaluations.csv", "training.csv", "timings.csv"
 PROBES, WEIGHTS, LOCK = "probes.npz", "weights.safetensors", "lock"
 
-# Where a run is stored and mirrored, how often it is saved, and what it keeps to be faster, is not part of what it is.
-NOT_IDENTITY = ("root", "logger", "checkpoint", "cache_targets")
+# Where a run is stored and mirrored, how often it is saved, and what it keeps where for speed, is not part of what it is.
+NOT_IDENTITY = ("root", "logger", "checkpoint", "replay_on_device", "cache_targets")
 _HEARTBEAT_SECONDS = 10.0
 _TEMPORARY = re.compile(r"\.[a-z.]+\.\w{8}")  # what a crash leaves of write_atomically
 
@@ -384,7 +385,7 @@ class Record:
 
 
 def circumstances() -> dict[str, Any]:
-    """Versions, host and commit."""
+    """Versions, machine and commit."""
     packages = ("meanq", "torch", "numpy", "gymnasium", "ale-py", "minatar", "hydra-core")
     versions = {}
     for package in packages:
@@ -395,11 +396,24 @@ def circumstances() -> dict[str, Any]:
         "versions": versions,
         "host": socket.gethostname(),
         "platform": platform.platform(),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),  # of the machine; `threads` says how many the run uses
         "commit": _git_commit(),
     }
 
 
+def _cpu_model() -> str | None:
+    """As Linux calls it; elsewhere what Python knows."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or None
+
+
+@cache
 def _git_commit() -> str | None:
+    """Asked once in a process: a commit that is made while a run goes on is not the code that it runs."""
     try:
         command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
         result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from meanq.frames import FrameRing, move
 from meanq.sum_tree import SumTrees, tree_bytes
 
 
@@ -62,6 +63,7 @@ class Replay:
         generator: np.random.Generator,
         device: torch.device,
         mask: BernoulliMask | None = None,
+        frames_on_device: bool = False,
     ) -> None:
         self.capacity = capacity
         self.stack = stack
@@ -74,11 +76,9 @@ class Replay:
         self._generator = generator
         self._slots = ring_slots(capacity, stack)
         self._state_shape = (stack * frame_shape[0], *frame_shape[1:])
-        self._frame_size = int(np.prod(frame_shape))
-        # One frame more than slots: a blank one, which stands for every frame before an episode's start.
-        # numpy's zeros cost nothing until they are written to, so a large replay starts at once and grows as it fills.
-        self._frames_np = np.zeros((self._slots + 1, self._frame_size), dtype=frame_dtype)
-        self._frames = torch.from_numpy(self._frames_np)
+        self._frames = FrameRing(
+            self._slots, int(np.prod(frame_shape)), frame_dtype, device, on_device=frames_on_device
+        )
         self._stacks = np.zeros((self._slots, stack), dtype=np.int32)  # the frames of the state here, oldest first
         # What sampling reads is worked out once, when a transition can be drawn, and not at every draw.
         self._actions = np.zeros(self._slots, dtype=np.int64)
@@ -168,7 +168,7 @@ class Replay:
         # The frame that is overwritten now belongs to the stacks of the next `stack` starts. Those before the last
         # of them went when earlier frames were overwritten.
         self._set_active((head + self.stack - 1) % self._slots, False)
-        self._frames_np[head] = frame.reshape(-1)
+        self._frames.write(head, frame.reshape(-1))
         self._stacks[head, -1] = head
 
     def _set_active(self, slot: int, active: bool) -> None:
@@ -181,16 +181,16 @@ class Replay:
     def _gather(self, indices: np.ndarray, weights: np.ndarray) -> Batch:
         next_indices = self._next.take(indices)
         frames = self._stacks.take(np.stack((indices, next_indices)), axis=0)
-        pixels = torch.index_select(self._frames, 0, torch.from_numpy(frames.reshape(-1))).to(self.device)
+        pixels = self._frames.gather(frames.reshape(-1))
         states, next_states = pixels.view(2, *indices.shape, *self._state_shape).unbind()
         return Batch(
             indices=indices,
             states=states,
-            actions=torch.from_numpy(self._actions.take(indices)).to(self.device),
-            returns=torch.from_numpy(self._returns.take(indices)).to(self.device),
-            discounts=torch.from_numpy(self._discounts.take(indices)).to(self.device),
+            actions=move(self._actions.take(indices), self.device),
+            returns=move(self._returns.take(indices), self.device),
+            discounts=move(self._discounts.take(indices), self.device),
             next_states=next_states,
-            weights=torch.from_numpy(weights.astype(np.float32)).to(self.device),
+            weights=move(weights.astype(np.float32), self.device),
             masks=self._gather_masks(indices),
             next_indices=next_indices,
             numbers=self._stored - 1 - (self._head - indices) % self._slots,
@@ -203,7 +203,7 @@ class Replay:
             masks = self._masks[indices[0]].T
         else:  # minibatch k is member k's
             masks = self._masks[indices, np.arange(len(indices))[:, None]]
-        return torch.from_numpy(masks.astype(np.float32)).to(self.device)
+        return move(masks.astype(np.float32), self.device)
 
     def held_frames(self) -> range:
         """The numbers of the frames that are not overwritten yet."""
@@ -211,11 +211,11 @@ class Replay:
 
     def get_frames(self, numbers: range) -> np.ndarray:
         """Frames [n, size] by their numbers."""
-        return self._frames_np[np.arange(numbers.start, numbers.stop) % self._slots]
+        return self._frames.read(np.arange(numbers.start, numbers.stop) % self._slots)
 
     def set_frames(self, numbers: range, frames: np.ndarray) -> None:
         """Put frames back where they were."""
-        self._frames_np[np.arange(numbers.start, numbers.stop) % self._slots] = frames
+        self._frames.write(np.arange(numbers.start, numbers.stop) % self._slots, frames)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the frames, which are many and never change: they are saved as they come."""

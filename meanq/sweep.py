@@ -25,9 +25,8 @@ CONFIG_NAME = "config"
 _SEED_HELP = "write whole numbers, a range first-last, or both: seed=3, seed=0-4, seed=0-2,7"
 
 # What a run's directory says already, or what does not change the run.
-_NOT_IN_LABEL = {
-    *("algo", "env", "env.id", "seed", "study", "label", "root", "logger"),
-    *("device", "threads", "compile", "cache_targets"),
+_NOT_IN_LABEL = {"algo", "env", "env.id", "seed", "study", "label", "root", "logger"} | {
+    *("device", "threads", "compile", "replay_on_device", "cache_targets")
 }
 
 

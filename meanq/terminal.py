@@ -4,7 +4,7 @@ import csv
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -16,7 +16,7 @@ from rich.table import Table
 
 from meanq.config import Config
 from meanq.evaluation import Episode
-from meanq.record import EVALUATIONS, META, read_status
+from meanq.record import EVALUATIONS, META, TIMINGS, read_status
 from meanq.run_status import Outcome
 from meanq.train import Progress
 
@@ -130,6 +130,9 @@ def summary(console: Console, outcomes: Mapping[Path, Outcome]) -> None:
             _duration(directory),
         )
     console.print(table)
+    if shares := time_shares(outcomes):
+        parts = ", ".join(f"{part} {share:.0%}" for part, share in shares.items() if share >= 0.005)
+        console.print(f"Time: {parts}", highlight=False, soft_wrap=True)
     for directory, outcome in outcomes.items():
         if outcome.state == "failed":
             console.print(f"{directory} failed: {escape(outcome.reason)}", highlight=False, soft_wrap=True)
@@ -138,13 +141,35 @@ def summary(console: Console, outcomes: Mapping[Path, Outcome]) -> None:
         console.print(", ".join(f"{count} {state}" for state, count in counts.items()), highlight=False)
 
 
+def time_shares(directories: Iterable[Path]) -> dict[str, float]:
+    """The share of each part of the loop in the time of all these runs together, the largest first."""
+    seconds: dict[str, float] = {}
+    total = 0.0
+    for directory in directories:
+        before = 0
+        for row in _read(directory / TIMINGS):
+            steps, before = int(row["step"]) - before, int(row["step"])
+            elapsed = steps / max(float(row["steps_per_second"]), 1e-9)
+            total += elapsed
+            for name, share in row.items():
+                if name.startswith("share_"):
+                    part = name.removeprefix("share_")
+                    seconds[part] = seconds.get(part, 0.0) + elapsed * float(share)
+    largest_first = sorted(seconds.items(), key=lambda item: -item[1])
+    return {part: spent / total for part, spent in largest_first} if total else {}
+
+
 def _last_evaluation(directory: Path) -> list[dict[str, str]]:
+    rows = _read(directory / EVALUATIONS)
+    return [row for row in rows if row["step"] == rows[-1]["step"]]
+
+
+def _read(table: Path) -> list[dict[str, str]]:
     try:
-        with (directory / EVALUATIONS).open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        with table.open(newline="") as file:
+            return list(csv.DictReader(file))
     except FileNotFoundError:
         return []
-    return [row for row in rows if row["step"] == rows[-1]["step"]]
 
 
 def _duration(directory: Path) -> str:

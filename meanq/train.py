@@ -5,8 +5,6 @@ import ctypes
 import os
 import time
 import traceback
-from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -56,19 +54,37 @@ class Reporter(Protocol):
 
 
 class Clock:
-    """Seconds spent in named parts of the loop."""
+    """Seconds spent in named parts of a run. Every moment belongs to one part: the innermost; `other` outside all."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
+        self._seconds = dict.fromkeys(PARTS, 0.0)
+        self._parts = ["other"]  # that are under way, the innermost last
+        self._entered = "other"
+        self._mark = time.perf_counter()
 
-    @contextlib.contextmanager
-    def time(self, part: str) -> Iterator[None]:
-        """Add the time of this block to a part."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[part] += time.perf_counter() - start
+    def time(self, part: str) -> "Clock":
+        """A context whose time goes to this part. It is the clock itself: this is called several times per step."""
+        self._entered = part
+        return self
+
+    def __enter__(self) -> None:
+        self._charge()
+        self._parts.append(self._entered)
+
+    def __exit__(self, *error: object) -> None:
+        self._charge()
+        self._parts.pop()
+
+    def _charge(self) -> None:
+        now = time.perf_counter()
+        self._seconds[self._parts[-1]] += now - self._mark
+        self._mark = now
+
+    def take(self) -> dict[str, float]:
+        """The seconds of all parts since they were last taken."""
+        self._charge()
+        taken, self._seconds = self._seconds, dict.fromkeys(PARTS, 0.0)
+        return taken
 
 
 class Run:
@@ -107,6 +123,7 @@ class Run:
             generator=stream(seed, "replay"),
             device=self.device,
             mask=make_mask(config),
+            frames_on_device=config.replay_on_device,
         )
         self._evaluate = Evaluator(config)
         self._probes = make_probes(config)
@@ -127,6 +144,7 @@ class Run:
         self.step = 0
         self.last_evaluation: list[Episode] = []
         self._mirror: Mirror | None = None
+        self._trimmed = False  # whether the memory that compiling took has been given back
 
     def facts(self) -> str:
         """What will be trained, in a line."""
@@ -177,7 +195,8 @@ class Run:
             if algo.target_network is not None and self.step % algo.target_network == 0:
                 self.agent.update_target()
             if self.step % config.checkpoint.every == 0 or self.step == config.total_steps:
-                self._save()
+                with self._clock.time("save"):
+                    self._save()
             self._breathe()
             self._look(reporter)
         self._finish()
@@ -189,8 +208,10 @@ class Run:
 
     def _begin(self, reporter: Reporter) -> None:
         self._started = time.perf_counter()
+        self._clock.take()  # from now on
         self.record.start()
-        self._start_game()
+        with self._clock.time("env"):
+            self._start_game()
         try:
             self.env.state_dict()
         except NotImplementedError as error:
@@ -200,9 +221,10 @@ class Run:
         self._probe()
 
     def _announce(self, reporter: Reporter) -> None:
-        self.record.meta(**self._machine())
-        reporter.started(self.config, self.directory, self.facts(), self.step)
-        self._mirror = make_mirror(self.config.logger, self.directory)
+        with self._clock.time("save"):
+            self.record.meta(**self._machine())
+            reporter.started(self.config, self.directory, self.facts(), self.step)
+            self._mirror = make_mirror(self.config.logger, self.directory)
 
     def _load(self, reporter: Reporter) -> Saved | None:
         """The last good checkpoint; None: there never was one."""
@@ -240,6 +262,7 @@ class Run:
         self._window_returns = state["window_returns"]
         self._started = time.perf_counter() - state["seconds"]
         self._last_log = (self.step, state["seconds"])  # speed is measured from here
+        self._clock.take()
         self.record.resume(self.step, state["record"])
         self._announce(reporter)
 
@@ -268,8 +291,7 @@ class Run:
             "compiled": self.compiled,
             "versions": self._versions(),
         }
-        with self._clock.time("save"):
-            self._checkpoints.save(self.step, state, self.replay)
+        self._checkpoints.save(self.step, state, self.replay)
         self._saved = self.step
         self.record.checkpointed(self.step)
         self.record.status("running", step=self.step)
@@ -286,29 +308,33 @@ class Run:
         self.record.heartbeat()
         if self._signals.wanted is None:
             return
-        self._save()
+        with self._clock.time("save"):
+            self._save()
         self.record.status("interrupted", step=self.step)
         self._signals.hand_over()
         self.record.status("running", step=self.step)
 
     def _look(self, reporter: Reporter) -> None:
         """Evaluate, probe, log, where it is time to; evaluation first, since the run may be saved while it lasts."""
-        config, last = self.config, self.step == self.config.total_steps
-        evaluating, probing, logging = (
-            last or self.step % every == 0 for every in (config.evaluation.every, config.probe.every, config.log_every)
-        )
+        config, step = self.config, self.step
+        last = step == config.total_steps
+        evaluating = last or step % config.evaluation.every == 0
+        probing = last or step % config.probe.every == 0
+        logging = last or step % config.log_every == 0
         if evaluating:
             with self._clock.time("evaluate"):
                 self.last_evaluation = self._evaluate(self.agent.values, self.step, self._breathe)
-            self.record.evaluation(self.step, self.last_evaluation)
-            reporter.evaluated(self.step, self.last_evaluation)
-            self.record.flush()
+            with self._clock.time("save"):
+                self.record.evaluation(self.step, self.last_evaluation)
+                reporter.evaluated(self.step, self.last_evaluation)
+                self.record.flush()
         if probing:
             self._probe()
         if logging:
             self._log()
         if self._mirror and (evaluating or probing or logging):
-            self._mirror.update(self.step)
+            with self._clock.time("save"):
+                self._mirror.update(self.step)
         reporter.progress(Progress(self.step, random_share(config.algo, self.step), self._last_return))
 
     def _finish(self) -> None:
@@ -352,7 +378,8 @@ class Run:
         self._game_return += outcome.reward
         reward = learned_reward(outcome.reward, self.config.env.clip_rewards)
         terminal = outcome.terminal or outcome.life_lost
-        self.replay.append(action, reward, outcome.frame, terminal=terminal, truncated=outcome.truncated)
+        with self._clock.time("sample"):
+            self.replay.append(action, reward, outcome.frame, terminal=terminal, truncated=outcome.truncated)
         if outcome.terminal or outcome.truncated:
             self._games += 1
             self._last_return = self._game_return
@@ -374,6 +401,9 @@ class Run:
             batch = self.replay.sample(rows, algo.batch_size, importance)
         with self._clock.time("learn"):
             learned = self.agent.learn(batch, len(self.replay))
+            if self.compiled and not self._trimmed:
+                trim_memory()
+                self._trimmed = True
         with self._clock.time("sample"):
             errors = learned.errors.cpu().numpy().astype(np.float64)
             if not np.isfinite(errors).all():
@@ -385,36 +415,39 @@ class Run:
     def _probe(self) -> None:
         with self._clock.time("evaluate"):
             q = self.agent.values(self._probes.states)
-        self.record.probe(self.step, q, self._probes.true_q)
-        self.record.flush()
+        with self._clock.time("save"):
+            self.record.probe(self.step, q, self._probes.true_q)
+            self.record.flush()
 
     def _log(self) -> None:
-        means = {name: float(torch.stack(values).mean()) if values else None for name, values in self._window.items()}
-        self.record.training(
-            {
-                "step": self.step,
-                "games": self._games,
-                "game_return": float(np.mean(self._window_returns)) if self._window_returns else None,
-                **means,
-                "epsilon": random_share(self.config.algo, self.step),
-            }
-        )
         seconds = time.perf_counter() - self._started
         before_step, before_seconds = self._last_log
         elapsed = max(seconds - before_seconds, 1e-9)
-        shares = {f"share_{part}": round(self._clock.seconds[part] / elapsed, 4) for part in PARTS}
+        shares = {f"share_{part}": round(spent / elapsed, 4) for part, spent in self._clock.take().items()}
         speed = round((self.step - before_step) / elapsed, 2)
-        self.record.timing({"step": self.step, "seconds": round(seconds, 3), "steps_per_second": speed, **shares})
-        self._clock.seconds.clear()
         self._last_log = (self.step, seconds)
-        for values in self._window.values():
-            values.clear()
-        self._window_returns.clear()
-        self.record.flush()
-        self.record.status("running", step=self.step)
+        with self._clock.time("save"):
+            self.record.timing({"step": self.step, "seconds": round(seconds, 3), "steps_per_second": speed, **shares})
+            means = {name: float(torch.stack(got).mean()) if got else None for name, got in self._window.items()}
+            self.record.training(
+                {
+                    "step": self.step,
+                    "games": self._games,
+                    "game_return": float(np.mean(self._window_returns)) if self._window_returns else None,
+                    **means,
+                    "epsilon": random_share(self.config.algo, self.step),
+                }
+            )
+            for values in self._window.values():
+                values.clear()
+            self._window_returns.clear()
+            self.record.flush()
+            self.record.status("running", step=self.step)
 
 
-PARTS = ("act", "env", "sample", "learn", "evaluate", "save")
+# Where the time goes: choosing actions; the environment; storing and drawing transitions and setting priorities;
+# gradient steps; evaluation and probes; checkpoints, tables and mirrors; the loop itself and what it shows.
+PARTS = ("act", "env", "sample", "learn", "evaluate", "save", "other")
 LEARNED = ("loss", "mean_q", "gradient_norm")
 
 
@@ -524,16 +557,25 @@ def tune_process(threads: int) -> None:
         libc.mallopt(mmap_threshold, 2**30)
 
 
+def trim_memory() -> None:
+    """Give back to the system what was freed: compiling takes a gigabyte or two for a while."""
+    with contextlib.suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
 def check_memory(config: Config, frame_shape: tuple[int, ...], frame_dtype: np.dtype) -> int:
     """Bytes the replay will hold when full; not enough memory is an error now, not at step 300,000."""
     capacity = replay_capacity(config)
     masks = config.algo.ensemble_size if config.algo.mask_probability < 1 else 0
     needed = replay_bytes(capacity, frame_shape, frame_dtype, config.env.stack, priority_trees(config.algo), masks)
-    available = available_memory()
+    device = resolve_device(config.device)
+    on_gpu = config.replay_on_device and device.type == "cuda"
+    available = torch.cuda.mem_get_info(device)[0] if on_gpu else available_memory()
     if needed > available:
         raise ConfigError(
             f"algo.replay_capacity={capacity}: the replay needs {human_bytes(needed)} and {human_bytes(available)} "
-            f"are free: write {int(capacity * 0.9 * available / needed)} or less"
+            f"are free{' on the GPU' if on_gpu else ''}: write {int(capacity * 0.9 * available / needed)} or less"
+            f"{', or replay_on_device=false' if on_gpu else ''}"
         )
     return needed
 

@@ -81,6 +81,22 @@ def test_runs_of_another_length_are_said(tmp_path: Path, capsys: pytest.CaptureF
     assert "runs of 500000 steps, looked at after 100000" in capsys.readouterr().err
 
 
+def test_scores_after_fewer_interactions_say_so_in_every_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_game(tmp_path, "pong", "rainbow", [-15, -13], step=50_000)
+    with pytest.raises(SystemExit, match=r"step 100000 .* their last is at 50000: write --after"):
+        compare.main(["--at", "100k", str(tmp_path)])
+    compare.main(["--at", "100k", "--after", "50000", str(tmp_path), "--out", str(tmp_path / "scores.csv")])
+    out = capsys.readouterr().out
+    assert "OURS AFTER 50,000 INTERACTIONS, the paper's after 100,000 interactions" in out and "-14.0 (2)" in out
+    scores = pd.read_csv(tmp_path / "scores.csv", index_col=0)
+    assert scores.loc["pong", "ours after 50K: rainbow"] == -14 and not [c for c in scores if c.startswith("ours:")]
+    summary = compare.summary(paper_table("100k"), scores)
+    assert summary.loc["ours after 50K: rainbow", "wins, paper: sunrise"] == "1/1"
+    assert "wins, ours after 50K: rainbow" in summary
+
+
 def test_nothing_to_compare_is_one_sentence(tmp_path: Path) -> None:
     write_run(tmp_path, env="pong", returns={50: 1})
     with pytest.raises(SystemExit, match="no run has a score at step 500000"):

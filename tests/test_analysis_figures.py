@@ -21,6 +21,8 @@ from analysis.metrics import Metrics, compute
 from analysis.palette import styles
 from analysis.panels import compact, grid_shape, limits, settings
 from analysis.runs import RunSet, read_runs
+from analysis.series_figure import ROWS
+from analysis.tables import late
 from tests.synthetic_runs import gaussian_q, write_run
 
 GAMES = list(paper_table("100k").scores.index)
@@ -273,7 +275,7 @@ def test_a_figure_without_data_is_a_sentence(tmp_path: Path) -> None:
     found = read_runs([tmp_path / "runs"])
     made = draw_all(found, compute(found), tmp_path / "out")
     assert [drawn.name for drawn in made.drawn] == ["learning_curves", "study"]
-    assert made.missing.keys() == {"ablation", "mechanism", "aggregates", "profiles", "improvements"}
+    assert made.missing.keys() == {"ablation", "series", "mechanism", "aggregates", "profiles", "improvements"}
     assert all("\n" not in reason for reason in made.missing.values())
     assert "No std and no gap: they need two runs" in made.drawn[1].caption
     assert "1 run of each label" in made.drawn[0].caption and "deviation" not in made.drawn[0].caption
@@ -309,15 +311,33 @@ def test_more_games_than_columns_are_shown_by_their_average(tmp_path: Path) -> N
         assert_readable(figure)
 
 
-def test_a_curve_that_would_hide_the_others_is_cut_off_and_named(tmp_path: Path) -> None:
+def test_where_a_curve_would_hide_the_others_the_axis_is_logarithmic_beyond_them(tmp_path: Path) -> None:
     for label, value in (("dqn", 1.0), ("meanq", 1.5), ("dqn_no_target", 1000.0)):
         write_run(tmp_path, "a", label, 0, {10: 1, 20: 2}, values=value)
     found = read_runs([tmp_path])
     figure, caption, _ = picture(found, compute(found), "study")
-    low, high = panel(figure, "bias of V(s0)").get_ylim()
-    assert low < 1 and 1.5 < high < 3
-    assert "DQN, no target leaves the plotted range of bias clipped in A (1e+03 to 1e+03)" in caption
-    assert limits({"a": (0, 1), "b": (0, 2), "c": (0, 99)})[1] == [], "of returns nothing is cut off"
+    axis = panel(figure, "bias of V(s0)")
+    low, high = axis.get_ylim()
+    assert low < 1 and high > 1000, "nothing is cut off"
+    near, far = (axis.transData.transform((0, y))[1] for y in (1.5, 1000))
+    bottom, top = (axis.transData.transform((0, y))[1] for y in (low, high))
+    assert 0.55 < (near - bottom) / (top - bottom) < 0.7 and far < top, "two thirds are for the others"
+    assert 1000 in axis.get_yticks() and 1 in axis.get_yticks()
+    assert axis.get_title(loc="right") == "log beyond 1.5"
+    assert "Beyond 1.5 the axis of bias clipped in A is logarithmic (DQN, no target 1e+03 to 1e+03)" in caption
+    assert_readable(figure)
+    assert limits({"a": (0, 1), "b": (0, 2), "c": (0, 99)})[1] == [], "of returns none is far"
+
+
+def test_a_far_curve_below_the_others_is_seen_too(tmp_path: Path) -> None:
+    for label, value in (("dqn", -1.0), ("meanq", 1.5), ("dqn_no_target", -500.0)):
+        write_run(tmp_path, "a", label, 0, {10: 1, 20: 2}, values=value)
+    found = read_runs([tmp_path])
+    figure, _, _ = picture(found, compute(found), "study")
+    axis = panel(figure, "bias of V(s0)")
+    assert axis.get_ylim()[0] < -500 and 1.5 < axis.get_ylim()[1] < 2
+    assert {-100, 0} <= set(axis.get_yticks()) and max(axis.get_yticks()) <= 2
+    assert_readable(figure)
 
 
 @pytest.mark.parametrize(
@@ -373,6 +393,41 @@ def test_aggregates_show_their_tables_and_nothing_over_something_else(labels: li
         else:
             drawn = [line.get_xdata()[0] for axis in figure.axes for line in axis.lines if len(line.get_xdata()) == 1]  # type: ignore[arg-type,index]
             assert sorted(drawn) == sorted(table["value"])
+
+
+SIZES = [f"{name}__ensemble_size={size}" for name in ("meanq", "meanq_no_target") for size in (1, 2, 3, 5, 10)]
+
+
+@pytest.mark.parametrize("games", [["minatar_breakout"], ["minatar_space_invaders", "minatar_breakout", "a"]], ids=len)
+def test_a_series_is_drawn_over_its_number(games: list[str], tmp_path: Path) -> None:
+    found, metrics = study(tmp_path, games, SIZES)
+    figure, caption, _ = picture(found, metrics, "series")
+    assert_readable(figure)
+    assert len(figure.axes) == len(games) * 6 and "Over ensemble_size" in caption
+    expected = late(metrics.table).set_index(["game", "label"])
+    for i, axis in enumerate(figure.axes):
+        metric = list(ROWS)[i // len(games)]
+        game = sorted(games)[i % len(games)]
+        lines = [line for line in axis.lines if len(line.get_xdata()) == 5]  # type: ignore[arg-type]
+        assert len(lines) == 2, "MeanQ with a target network and without"
+        assert axis.get_xscale() == "log" and axis.get_xticks().tolist() == [1, 2, 3, 5, 10]
+        for line, name in zip(lines, ("meanq", "meanq_no_target"), strict=True):
+            assert np.asarray(line.get_xdata()).tolist() == [1, 2, 3, 5, 10]
+            heights = [expected.loc[(game, f"{name}__ensemble_size={k}"), metric] for k in (1, 2, 3, 5, 10)]
+            np.testing.assert_allclose(np.asarray(line.get_ydata(), dtype=float), heights)
+    for name in ("study", "mechanism"):
+        assert_readable(picture(found, metrics, name)[0])
+
+
+def test_a_legend_has_a_column_for_each_method_with_its_overrides_below(tmp_path: Path) -> None:
+    found, metrics = study(tmp_path, ["minatar_breakout"], SIZES)
+    figure, _, _ = picture(found, metrics, "study")
+    FigureCanvasAgg(figure).draw()
+    (legend,) = figure.legends
+    boxes = {text.get_text(): text.get_window_extent() for text in legend.get_texts()}
+    for size in (1, 2, 3, 5, 10):
+        left, right = (boxes[f"{name} (ensemble_size={size})"] for name in ("MeanQ", "MeanQ, no target"))
+        assert left.y0 == pytest.approx(right.y0) and left.x1 < right.x0
 
 
 def test_the_same_runs_and_the_tables_give_the_same_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

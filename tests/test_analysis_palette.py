@@ -8,7 +8,7 @@ import pytest
 
 from analysis import palette
 from analysis.compare import paper_table
-from analysis.palette import ALGORITHMS, cited, order, readable, split_label, styles
+from analysis.palette import ALGORITHMS, cited, order, readable, series, split_label, styles
 
 VANILLA = ["dqn", "dqn_no_target", "avg_dqn", "ens_dqn", "meanq", "meanq_no_target"]
 MAIN = ["rainbow", "sunrise", "meanq_rainbow", "rainbow_large", "rainbow_more_updates", "rainbow_large_more_updates"]
@@ -100,13 +100,25 @@ def test_overrides_take_the_looks_of_an_absent_algorithm_and_else_their_own() ->
     assert one["meanq__ensemble_size=2"].colour == styles(["meanq"])["meanq"].colour
     both = styles(["dqn", "meanq", "meanq__ensemble_size=2"])
     assert both["meanq__ensemble_size=2"].colour not in {both["dqn"].colour, both["meanq"].colour}
-    sizes = [f"{name}__ensemble_size={size}" for name in ("meanq", "meanq_no_target") for size in (1, 2, 3, 5, 10)]
-    found = styles(sizes)
-    distance, pair = smallest_distance({label: style.colour for label, style in found.items()})
-    assert distance > 10, pair
-    assert len({(style.dash, style.marker) for style in found.values()}) == len(sizes)
-    shorter = styles(sizes[:-1])
-    assert {label: found[label] for label in shorter} == shorter, "a label further down changes none above it"
+
+
+def test_a_series_grows_darker_and_keeps_the_dash_of_its_algorithm() -> None:
+    names = ("meanq", "meanq_no_target")
+    sizes = (1, 2, 3, 5, 10)
+    found = styles([f"{name}__ensemble_size={size}" for name in names for size in reversed(sizes)])
+    for name in names:
+        of_method = [found[f"{name}__ensemble_size={size}"] for size in sizes]
+        distance, pair = smallest_distance({style.name: style.colour for style in of_method})
+        assert distance > 10, pair
+        light = [cielab(style.colour, np.eye(3))[0] for style in of_method]
+        assert light == sorted(light, reverse=True) and light[0] < 75
+        assert {style.dash for style in of_method} == {styles([name])[name].dash}
+        colours = [found[f"meanq__ensemble_size={size}"].colour for size in sizes]
+        assert [style.colour for style in of_method] == colours, "of the same number, the same"
+    assert len({(style.dash, style.marker) for style in found.values()}) == len(found)
+    assert series(["dqn", "meanq__a=1", "meanq__a=2"]) == {}, "two numbers are no series"
+    assert series(["dqn__a=1__b=1", "dqn__a=2__b=1", "dqn__a=3__b=1"]) == {}, "two overrides are none either"
+    assert series([f"x__a={n}" for n in ("1", "1e-4", "0.5")])["a"]["x__a=1e-4"] == ("x", 1e-4)
 
 
 def test_more_labels_than_looks_are_drawn_all_the_same() -> None:

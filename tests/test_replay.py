@@ -4,6 +4,7 @@ import copy
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from scipy.stats import chisquare
 from meanq.config import EpsilonConfig
 from meanq.envs import Environment, FrameStack, Step
 from meanq.replay import Batch, BernoulliMask, Replay, replay_bytes
-from meanq.train import Run
+from meanq.train import Progress, Run
 from tests.helpers import compose
+from tests.training import SHORT, SilentReporter, make_run
 
 VECTOR = ((3,), np.dtype(np.float32))
 IMAGE = ((2, 2, 3), np.dtype(np.uint8))
@@ -609,3 +611,32 @@ def test_state_round_trip(sharing: str, frames: tuple[tuple[int, ...], np.dtype]
             for name in ("states", "actions", "returns", "discounts", "next_states", "weights"):
                 assert torch.equal(getattr(batch, name), getattr(again, name)), name
         assert len(other) == len(original)
+
+
+def test_frames_in_the_device_s_memory_are_the_same_frames(tmp_path: Path) -> None:
+    """The code of a GPU's memory, here with the CPU's: the same tables and weights, saved and restored on the way."""
+    for on_device in (False, True):
+        root = tmp_path / str(on_device)
+        overrides = (*SHORT, "algo=meanq", "algo.replay_capacity=70", f"replay_on_device={on_device}")
+        run = make_run(root, *overrides, "checkpoint.every=50")
+        assert (run.replay._frames._host is None) == on_device
+        with pytest.raises(RuntimeError, match="crash"):
+            run.train(CrashAt(130))
+        run = make_run(root, *overrides, "checkpoint.every=50")
+        run.train(SilentReporter())
+        numbers = run.replay.held_frames()
+        assert run.replay.get_frames(numbers).any()
+    for name in ("evaluations.csv", "training.csv", "probes.npz", "weights.safetensors"):
+        left, right = (next((tmp_path / str(on_device)).rglob(name)) for on_device in (False, True))
+        assert left.read_bytes() == right.read_bytes(), name
+
+
+class CrashAt(SilentReporter):
+    """Raise after a step."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def progress(self, progress: Progress) -> None:
+        if progress.step == self._step:
+            raise RuntimeError("crash")

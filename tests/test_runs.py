@@ -1,18 +1,23 @@
 """What a run leaves behind: complete, deterministic, and never another run's."""
 
+import contextlib
 import csv
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import yaml
 
+from meanq import record
 from meanq.config import CONFIG_DIR, ConfigError
 from meanq.envs import Environment, Step
 from meanq.record import write_atomically
+from meanq.terminal import time_shares
+from meanq.train import PARTS, Clock
 from tests.training import SHORT, SilentReporter, make_run, train, weights
 
 DETERMINISTIC = ("evaluations.csv", "training.csv", "probes.npz", "weights.safetensors", "config.yaml")
@@ -58,11 +63,45 @@ def test_the_directory_is_complete(finished: Path) -> None:
     assert json.loads((finished / "status.json").read_text())["state"] == "finished"
     meta = json.loads((finished / "meta.json").read_text())
     assert meta["seconds"] > 0 and meta["threads"] == 1 and "torch" in meta["versions"]
+    assert meta["cores"] >= 1 and (meta["cpu"] is None or meta["cpu"].strip() == meta["cpu"] != "")
     config = yaml.safe_load((finished / "config.yaml").read_text())
     assert config["algo"]["learning_rate"] == 2.5e-4, "resolved, not a reference"
     assert {path.name for path in finished.iterdir()} == {*DETERMINISTIC, "timings.csv", "status.json", "meta.json"}
-    shares = read(finished / "timings.csv")[-1]
-    assert 0.3 < sum(float(value) for name, value in shares.items() if name.startswith("share_")) <= 1.01
+
+
+def test_the_shares_of_time_add_up_to_the_wall_time(finished: Path) -> None:
+    """In every row, and in the summary; little of it is nobody's."""
+    rows = read(finished / "timings.csv")
+    assert len(rows) == 4
+    for row in rows:
+        shares = {name: float(value) for name, value in row.items() if name.startswith("share_")}
+        assert set(shares) == {f"share_{part}" for part in PARTS}
+        assert sum(shares.values()) == pytest.approx(1, abs=0.05)
+        assert all(share >= 0 for share in shares.values())
+    assert float(rows[-1]["share_evaluate"]) > 0.01 and float(rows[-1]["share_learn"]) > 0.01
+    assert float(rows[0]["share_learn"]) == 0, "before the first update"
+    total = time_shares([finished])
+    assert sum(total.values()) == pytest.approx(1, abs=0.05)
+    assert total["other"] < 0.1
+    assert list(total.values()) == sorted(total.values(), reverse=True)
+
+
+def test_a_clock_charges_the_innermost_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("meanq.train.time.perf_counter", lambda: now[0])
+    clock = Clock()
+    now[0] += 1  # other
+    with clock.time("evaluate"):
+        now[0] += 2
+        with contextlib.suppress(ValueError), clock.time("save"):
+            now[0] += 4
+            raise ValueError
+        now[0] += 8
+    with clock.time("act"):
+        now[0] += 16
+    assert clock.take() == dict.fromkeys(PARTS, 0.0) | {"other": 1, "evaluate": 10, "save": 4, "act": 16}
+    now[0] += 32
+    assert clock.take() == dict.fromkeys(PARTS, 0.0) | {"other": 32}
 
 
 def test_the_last_probe_is_the_final_weights(finished: Path, tmp_path: Path) -> None:
@@ -247,3 +286,10 @@ def test_every_kind_of_environment_trains(env: str, tmp_path: Path) -> None:
     run = train(tmp_path, f"env={env}", "algo.ensemble_size=2", *short, *limit, "total_steps=120", "log_every=60")
     assert run.last_evaluation and np.isfinite([e.value for e in run.last_evaluation]).all()
     assert run.step == 120
+
+
+def test_the_commit_is_that_of_the_code_which_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of a change made while it runs, though meta.json is written again at its end."""
+    before = record.circumstances()["commit"]
+    monkeypatch.setattr(record.subprocess, "run", lambda *a, **k: SimpleNamespace(stdout="another\n"))
+    assert record.circumstances()["commit"] == before != "another"

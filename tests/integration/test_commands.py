@@ -90,6 +90,38 @@ def test_the_readme_has_its_commands() -> None:
     assert "@@" not in (PROJECT / "README.md").read_text(), "real output is pasted"
 
 
+def make_commands(*arguments: str) -> list[list[str]]:
+    """The commands of this project that `make` would give."""
+    shown = subprocess.run(["make", "-n", *arguments], cwd=PROJECT, capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    commands = [shlex.split(line) for line in shown.stdout.splitlines() if line.startswith(".venv/bin/python -m")]
+    return [command[2:] for command in commands]
+
+
+def test_make_run_ends_with_a_figure_and_says_what_it_shows(tmp_path: Path) -> None:
+    """As make gives the commands, with fewer steps."""
+    train, keep = make_commands("run")
+    assert train[:4] == ["meanq.run", "-m", "+study=first_look", "scale=minatar"]
+    result = run(*train[1:], *TINY[:-2], SHORT_GAMES["minatar"], cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    command = [sys.executable, "-m", *keep]
+    kept = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    assert kept.returncode == 0, kept.stderr
+    assert "last quarter of training (one run each, so differences may be chance)" in kept.stdout
+    assert re.search(r"\n  MeanQ, no target .* return +\d.* bias [+-]\d.*: values its start too", kept.stdout)
+    figure = tmp_path / "runs" / "first_look" / "results" / "figures" / "study.svg"
+    assert str(figure.relative_to(tmp_path)) in kept.stdout and "bias" in figure.read_text()
+    assert "make reproduce STUDY=first_look SCALE=minatar" in (figure.parents[1] / "README.md").read_text()
+
+
+def test_make_reproduce_takes_a_study_and_a_scale() -> None:
+    train, keep = make_commands("reproduce", "STUDY=sampling", "SCALE=paper")
+    assert train == ["meanq.run", "-m", "+study=sampling", "scale=paper", "hydra/launcher=local"]
+    assert keep == ["analysis.results", "runs/sampling", *("--scale", "paper", "--out", "ablations/results/sampling")]
+    asked = subprocess.run(["make", "reproduce", "READY="], cwd=PROJECT, capture_output=True, text=True)
+    assert asked.returncode != 0 and "which study?" in asked.stdout and "target_network" in asked.stdout
+
+
 def test_a_sweep_again_skips_what_is_finished(tmp_path: Path) -> None:
     arguments = ("-m", "env=chain", "algo=dqn,meanq", "seed=0-1", *TINY[:-1])
     assert run(*arguments, cwd=tmp_path).returncode == 0

@@ -1,0 +1,177 @@
+"""What the repository keeps of a study: its figures, the tables behind them, verdicts, and where the runs come from.
+
+    python -m analysis.results runs/target_network --scale minatar --out ablations/results/target_network
+    python -m analysis.results --again ablations/results/*       # pages and pictures anew, from the tables kept there
+
+figures/*.csv, *.svg   tables of figures and the figures (`--figures` chooses them)
+tables/late.csv        return, bias, std and gap, late in training, by game and label
+tables/findings.csv    the paper's conclusions, compared; tables/scores.csv: Atari scores beside the paper's
+provenance.json        commits, machine, versions, hours and commands, as the runs recorded them
+README.md              all of it on a page
+
+The page and the pictures are functions of the tables and of the study's file in ablations/, so they can be made again
+without the runs. `--scale` says which scale of the study was run; that the runs are those of it is checked.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.compare import HORIZONS, by_game, heading, our_scores, paper_table
+from analysis.figure_tables import CITED, game_name, need, read_table
+from analysis.figures import KINDS, MOST_COLUMNS, Drawn, all_labels, draw_tables, read_tables
+from analysis.findings import as_table, decide
+from analysis.metrics import Metrics, compute, say
+from analysis.palette import readable, styles
+from analysis.provenance import provenance
+from analysis.results_page import page, with_interval
+from analysis.runs import AnalysisError, RunSet, read_runs
+from analysis.tables import late
+
+FIGURES = ("study", "learning_curves", "series", "mechanism", "ablation")
+PROVENANCE = "provenance.json"
+
+
+def collect(paths: Sequence[Path], directory: Path, scale: str | None, figures: Sequence[str] | None) -> list[str]:
+    """Write all that is kept of the runs but the page and the pictures; what has to be said."""
+    found = read_runs(paths)
+    metrics = compute(found)
+    findings, notes = decide(found)
+    scores, about_scores = _scores(found, notes)
+    about = {**provenance(found, paths, scale, [*metrics.messages(), *notes]), "scores": about_scores}
+    tables = {"late": late(metrics.table), "findings": as_table(findings), "scores": scores}
+    chosen = _figure_tables(found, metrics, figures)
+    for name in (*KINDS, *tables):  # of an older set of runs
+        for path in (directory / "figures" / f"{name}.csv", directory / "figures" / f"{name}.svg"):
+            path.unlink(missing_ok=True)
+        (directory / "tables" / f"{name}.csv").unlink(missing_ok=True)
+    for kind, frames in (("figures", chosen), ("tables", tables)):
+        (directory / kind).mkdir(parents=True, exist_ok=True)
+        for name, frame in frames.items():
+            if len(frame):
+                text = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+                (directory / kind / f"{name}.csv").write_text(text)
+    (directory / PROVENANCE).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n")
+    return about["notes"]
+
+
+def _figure_tables(found: RunSet, metrics: Metrics, names: Sequence[str] | None) -> dict[str, pd.DataFrame]:
+    tables = {}
+    for name in FIGURES if names is None else names:
+        try:
+            tables[name] = KINDS[name].select(found, metrics)
+        except AnalysisError as error:
+            if names is not None:
+                raise AnalysisError(f"--figures {name}: {error}") from None
+    if names is not None:
+        return tables
+    curves, members = tables.get("learning_curves"), tables.get("mechanism")
+    if curves is not None and len(found.envs) <= MOST_COLUMNS and CITED not in set(curves["group"]):
+        del tables["learning_curves"]  # the first row of `study`
+    if members is not None and "member_correlation" not in set(members["metric"]):
+        del tables["mechanism"]  # one run of each label
+    return tables
+
+
+def _scores(found: RunSet, notes: list[str]) -> tuple[pd.DataFrame, str]:
+    """Our Atari scores beside those of the first table that is no shorter than the runs, and what they are.
+
+    At the end of the runs; where none has come so far, at the last step that all of them have.
+    """
+    atari = RunSet([run for run in found.runs if run.env in paper_table("100k").scores.index])
+    longest = max((run.total_steps for run in atari.runs), default=0)
+    at = next((name for name, step in HORIZONS.items() if 0 < longest <= step), None)
+    if at is None:
+        return pd.DataFrame(), ""
+    table = paper_table(at)
+    said: list[str] = []
+    reached = [run.last_evaluation for run in atari.runs]
+    after = longest if max(reached) == longest else min(reached)
+    ours, counts = our_scores(atari, table, said, after)
+    notes += said
+    if ours.empty:
+        return pd.DataFrame(), ""
+    scores = by_game(table, ours, after)
+    for label in reversed(counts.columns):
+        scores.insert(0, f"seeds: {label}", counts[label])
+    return scores.rename_axis("game").reset_index(), heading(table, after).partition("; (n)")[0]
+
+
+# --- from what is kept ----------------------------------------------------------------------------------------------
+
+
+def redraw(kept: Path, directory: Path) -> list[Drawn]:
+    """Pictures, and the page where the runs are accounted for, from the tables in `kept`; they may be one directory."""
+    tables = read_tables(sorted((kept / "figures").glob("*.csv")))
+    need(bool(tables), f"{kept}: no tables of figures here")
+    order = {name: tables[name] for name in KINDS if name in tables}
+    drawn = draw_tables(order, styles(all_labels(tables)), directory / "figures", png=False)
+    if (kept / PROVENANCE).is_file():
+        about = json.loads((kept / PROVENANCE).read_text())
+        frames = {path.stem: read_table(path) for path in (kept / "tables").glob("*.csv")}
+        (directory / "README.md").write_text(page(about, frames, drawn))
+    return drawn
+
+
+def in_words(table: pd.DataFrame) -> str:
+    """The table of late training as lines to be read."""
+    lines = []
+    width = max(len(readable(str(label))) for label in table["label"])
+    for game, part in table.groupby("game", sort=False):
+        few = "one run each, so differences may be chance" if part["runs"].max() < 2 else "in brackets: 95% intervals"
+        lines.append(f"{game_name(str(game))}, last quarter of training ({few})")
+        for row in part.to_dict("records"):
+            performance = with_interval(row["return"], row["return low"], row["return high"], "{:.1f}")
+            bias = with_interval(row["bias"], row["bias low"], row["bias high"], "{:+.1f}")
+            how = _judged(row["bias"], row["bias low"], row["bias high"])
+            name = readable(str(row["label"]))
+            lines.append(f"  {name:{width}}  return {performance:18}  bias {bias}: values its start {how}")
+    return "\n".join(lines)
+
+
+def _judged(bias: float, low: float, high: float) -> str:
+    """What is said of a bias; without an interval, by what is left of it when it is rounded."""
+    if low != low:
+        low, high = bias - 0.05, bias + 0.05
+    return "too high" if low > 0 else "too low" if high < 0 else "neither clearly too high nor too low"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    assert __doc__
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis.results", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("paths", type=Path, nargs="+", help="directories with runs below; with --again, kept results")
+    parser.add_argument("--out", type=Path, help="directory for all that is kept")
+    parser.add_argument("--scale", help="of the study in ablations/ whose runs these are")
+    parser.add_argument("--figures", type=lambda text: text.split(","), help=f"some of {','.join(KINDS)}")
+    parser.add_argument("--again", action="store_true", help="make pages and pictures anew from the tables")
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.figures or []) - set(KINDS))
+    if unknown:
+        parser.error(f"--figures {','.join(unknown)}: no such figure; there are {', '.join(KINDS)}")
+    if options.again == (options.out is not None) or (options.again and (options.scale or options.figures)):
+        parser.error("write directories with runs and --out DIRECTORY, or --again and directories of kept results")
+    try:
+        if options.again:
+            for path in options.paths:
+                redraw(path, path)
+            return
+        say(collect(options.paths, options.out, options.scale, options.figures))
+        drawn = redraw(options.out, options.out)
+        kept = read_table(options.out / "tables" / "late.csv")
+    except AnalysisError as error:
+        sys.exit(f"analysis: {error}")
+    print(in_words(kept))
+    for figure in drawn:
+        print(f"{options.out / 'figures' / figure.name}.svg: {figure.title}")
+    print(f"{options.out / 'README.md'}: all of it")
+
+
+if __name__ == "__main__":
+    main()

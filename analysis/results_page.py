@@ -1,0 +1,143 @@
+"""The page of a study that is kept: Markdown from its provenance, its tables and its figures."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis.figure_tables import game_name
+from analysis.figures import Drawn
+from analysis.findings import UNDECIDED
+from analysis.palette import readable
+
+LATE_CAPTION = (
+    "Means over the last quarter of training and over runs; in brackets 95% intervals (Student's) over runs. Bias: "
+    "V(s0) minus the discounted return that followed. Std and gap over runs, divided by the normalised return; "
+    "correlation and effective size of members from all runs at once: estimates without an interval."
+)
+FINDINGS_CAPTION = (
+    "Differences late in training with 95% intervals of a bootstrap over runs; the rules are in "
+    "`analysis/findings.py`. Differences of bias, std and gap are (A - B) / (A + B)."
+)
+WRITTEN_BY = "Written by `python -m analysis.results`; `provenance.json` and `tables/` have it in full."
+
+
+def page(about: Mapping[str, Any], frames: Mapping[str, pd.DataFrame], drawn: Sequence[Drawn]) -> str:
+    """The page, as Markdown."""
+    parts = [f"# {about['study']}", *_asked(about), *_made_by(about)]
+    for figure in drawn:
+        parts += [f"## {figure.title}", f"![{figure.title}](figures/{figure.name}.svg)", figure.caption]
+    parts += ["## Late in training", LATE_CAPTION, _markdown(_late_as_text(frames["late"]))]
+    if "findings" in frames:
+        parts += ["## What the paper concludes", FINDINGS_CAPTION, *_verdicts(frames["findings"])]
+    if "scores" in frames:
+        parts += ["## Beside the paper's scores", f"{about['scores']}.", _markdown(_scores_as_text(frames["scores"]))]
+    if about["notes"]:
+        parts += ["## What has to be known", "\n".join(f"- {note}" for note in about["notes"])]
+    return "\n\n".join([*parts, WRITTEN_BY]) + "\n"
+
+
+def _asked(about: Mapping[str, Any]) -> list[str]:
+    """The study's own words, where it is one of ablations/."""
+    from meanq.study import load_study, study_names
+
+    if about["study"] not in study_names():
+        return []
+    study = load_study(about["study"])
+    words = (("Question", study.question), ("The paper", study.paper), ("Refuted by", study.refuted_by))
+    return ["\n".join(f"- {name}: {text}" for name, text in words)]
+
+
+def _made_by(about: Mapping[str, Any]) -> list[str]:
+    parts = []
+    runs = (
+        f"{about['runs']}" if about["runs"] == about["finished"] else f"{about['runs']}, {about['finished']} finished"
+    )
+    if "scale" in about:
+        parts.append(f"```bash\nmake reproduce STUDY={about['study']} SCALE={about['scale']}\n```")
+        runs += f" of the {about['runs_of_scale']} of this scale"
+    facts = {
+        "runs": f"{runs}; {about['interactions']:,} interactions",
+        "hours": f"{about['hours']:g}, summed over runs"
+        + (f", without {about['untimed']} that recorded none" if about["untimed"] else ""),
+        "machine": _counted(about["machines"], about["runs"]),
+        "threads of a run": _counted(about["threads"], about["runs"]),
+        "device": _counted(about["devices"], about["runs"]),
+        "versions": ", ".join(f"{name} {_counted(found, about['runs'])}" for name, found in about["versions"].items()),
+        "commit": _counted(about["commits"], about["runs"]),
+    }
+    parts.append("\n".join(["| | |", "|---|---|", *(f"| {name} | {_cell(text)} |" for name, text in facts.items())]))
+    if about.get("not_of_scale"):
+        others = "\n".join(f"- {run}" for run in about["not_of_scale"])
+        parts.append(f"Runs that are none of this scale:\n\n{others}")
+    listed = "\n".join(about["commands"])
+    parts.append(
+        "<details><summary>The same runs one by one, as their configurations were recorded</summary>\n\n"
+        f"```text\n{listed}\n```\n\n</details>"
+    )
+    return parts
+
+
+def _counted(found: Mapping[str, int], runs: int) -> str:
+    if not found:
+        return "not recorded"
+    parts = {text: f" ({count} run{'s' * (count > 1)})" if count < runs else "" for text, count in found.items()}
+    return ", ".join(f"{text}{part}" for text, part in parts.items())
+
+
+def _late_as_text(table: pd.DataFrame) -> pd.DataFrame:
+    """Numbers with their intervals; columns that are empty throughout are left out."""
+    shown = pd.DataFrame({"game": table["game"].map(game_name), "label": table["label"].map(readable)})
+    shown["interactions"] = [f"{step:,}" for step in table["step"]]
+    shown["runs"] = table["runs"].astype(str)
+    for name, form in (("return", "{:.2f}"), ("bias", "{:+.2f}")):
+        numbers = zip(table[name], table[f"{name} low"], table[f"{name} high"], strict=True)
+        shown[name] = [with_interval(*number, form) for number in numbers]
+    for name in ("norm. std", "norm. gap", "correlation", "effective size"):
+        shown[name] = ["" if value != value else f"{value:.3g}" for value in table[name]]
+    return shown.loc[:, [any(cell != "" for cell in shown[name]) for name in shown]]
+
+
+def with_interval(number: float, low: float, high: float, form: str) -> str:
+    """1.50 [1.20, 1.80]; without an interval where there is none; empty without a number."""
+    if number != number:
+        return ""
+    return form.format(number) + (f" [{form.format(low)}, {form.format(high)}]" if low == low else "")
+
+
+def _verdicts(table: pd.DataFrame) -> list[str]:
+    """Findings of which something could be compared, with their comparisons; the others by name."""
+    parts, undecided = [], []
+    for name, part in table.groupby("finding", sort=False):
+        verdict, statement = part["finding_verdict"].iloc[0], part["statement"].iloc[0]
+        if part["difference"].isna().all():
+            undecided.append(str(name))
+            continue
+        rows = pd.DataFrame({"comparison": part["comparison"], "verdict": part["verdict"]})
+        numbers = zip(part["difference"], part["low"], part["high"], strict=True)
+        rows["difference"] = [with_interval(*number, "{:+.3f}") for number in numbers]
+        parts += [f"**{name} {verdict}**: {statement}", _markdown(rows)]
+    if undecided:
+        parts.append(f"{UNDECIDED.capitalize()}, because these runs have nothing to compare: {', '.join(undecided)}.")
+    return parts
+
+
+def _scores_as_text(table: pd.DataFrame) -> pd.DataFrame:
+    shown = pd.DataFrame({"game": table["game"].map(game_name)})
+    for name in [name for name in table if name != "game" and not str(name).startswith("seeds: ")]:
+        whose, label = str(name).split(": ", 1)
+        counts = table[f"seeds: {label}"] if whose != "paper" else [float("nan")] * len(table)
+        shown[name] = [
+            "" if score != score else f"{score:.1f}" + (f" ({count:.0f})" if count == count else "")
+            for score, count in zip(table[name], counts, strict=True)
+        ]
+    return shown.rename(columns=lambda name: f"{name} (seeds)" if str(name).startswith("ours") else name)
+
+
+def _markdown(frame: pd.DataFrame) -> str:
+    rows = [list(frame.columns), ["---"] * len(frame.columns), *frame.to_numpy().tolist()]
+    return "\n".join(f"| {' | '.join(_cell(str(cell)) for cell in row)} |" for row in rows)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

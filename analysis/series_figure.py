@@ -1,0 +1,106 @@
+"""A figure of labels that differ in one number, such as an ensemble's size: what is measured late, over that number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from analysis.figure_tables import game_name, need
+from analysis.palette import Style, order, series, styles
+from analysis.panels import Sheet, look, ticks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROWS = {
+    "return": "return",
+    "bias": "bias of V(s0)",
+    "norm. std": "normalised std",
+    "norm. gap": "normalised gap",
+    "correlation": "correlation",
+    "effective size": "effective size",
+}
+MOST_GAMES = 5
+
+
+def series_table(late: pd.DataFrame) -> pd.DataFrame:
+    """A row per game, label and metric of the longest series in a table of late training (analysis.tables)."""
+    found = series(late["label"])
+    need(bool(found), "no three labels that differ in one number only")
+    field, numbers = max(found.items(), key=lambda item: len(item[1]))
+    need(late["game"].nunique() <= MOST_GAMES, f"more than {MOST_GAMES} games: give the directories of fewer")
+    rows = []
+    for row in late[late["label"].isin(list(numbers))].to_dict("records"):
+        method, number = numbers[row["label"]]
+        for metric in ROWS:
+            ends = [row.get(f"{metric} {end}", np.nan) for end in ("low", "high")]
+            if row[metric] == row[metric]:
+                rows.append((row["game"], row["label"], method, field, number, metric, row[metric], *ends, row["runs"]))
+    columns = ["env", "algo", "method", "field", "number", "metric", "value", "low", "high", "n"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def draw_series(table: pd.DataFrame, looks: Mapping[str, Style]) -> tuple[Figure, str]:
+    """A panel per metric, or with several games a row per metric and a column per game."""
+    methods = order(table["method"])
+    shown = {method: styles([method])[method] for method in methods}
+    legend = [(style, style.name) for style in shown.values()]
+    games = sorted(set(table["env"]))
+    metrics = [metric for metric in ROWS if metric in set(table["metric"])]
+    field = str(table["field"].iloc[0]).removeprefix("algo.")
+    if len(games) == 1:
+        columns = 3 if len(metrics) > 4 else 2
+        sheet = Sheet(-(-len(metrics) // columns), columns, legend, height=1.3)
+        places = {(metric, games[0]): (i // columns, i % columns) for i, metric in enumerate(metrics)}
+    else:
+        sheet = Sheet(len(metrics), len(games), legend, titles=[game_name(g) for g in games], titles_above="first row")
+        places = {(metric, game): (i, j) for i, metric in enumerate(metrics) for j, game in enumerate(games)}
+    lowest = {column: max(row for row, c in places.values() if c == column) for _, column in places.values()}
+    for (metric, game), (row, column) in places.items():
+        axis = sheet.panel(row, column)
+        _draw_panel(axis, table[(table["env"] == game) & (table["metric"] == metric)], shown, table["number"])
+        if len(games) == 1:
+            axis.set_title(ROWS[metric], loc="left")
+        elif row == 0:
+            axis.set_title(sheet.titles[game_name(game)])
+        if len(games) > 1 and column == 0:
+            axis.set_ylabel(ROWS[metric])
+        if row == lowest[column]:
+            axis.set_xlabel(f"{field} in {game_name(game)}" if len(games) == 1 else field)
+        else:
+            axis.tick_params(labelbottom=False)
+    low, high = int(table["n"].min()), int(table["n"].max())
+    runs = f"{low}" if low == high else f"{low} to {high}"
+    return sheet.figure, (
+        f"Over {field}: means over the last quarter of training and over {runs} runs of each label; bars: 95% "
+        "intervals (Student's) over runs, of return and bias. Std and gap over runs are divided by the normalised "
+        "return; correlation and effective size are of the members of ensembles."
+    )
+
+
+def _draw_panel(axis: Axes, rows: pd.DataFrame, shown: Mapping[str, Style], numbers: pd.Series[float]) -> None:
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    everywhere = sorted(set(numbers))
+    logarithmic = everywhere[0] > 0 and everywhere[-1] > 4 * everywhere[0]
+    if logarithmic:
+        axis.set_xscale("log")
+        room = (everywhere[-1] / everywhere[0]) ** 0.06
+        axis.set_xlim(everywhere[0] / room, everywhere[-1] * room)
+    if len(rows) == 0:
+        axis.text(0.5, 0.5, "no data", transform=axis.transAxes, ha="center", va="center", color="#555555")
+        axis.set_yticks([])
+    for method, style in shown.items():
+        part = rows[rows["method"] == method].sort_values("number")
+        x, y = part["number"].to_numpy(float), part["value"].to_numpy(float)
+        axis.plot(x, y, **look(style))
+        axis.vlines(x, part["low"].to_numpy(float), part["high"].to_numpy(float), color=style.colour, linewidth=1.0)
+    if rows["metric"].isin(["bias"]).any() and axis.get_ylim()[0] < 0 < axis.get_ylim()[1]:
+        axis.axhline(0, color="#999999", linewidth=0.6, zorder=1)
+    ticks(axis)
+    axis.xaxis.set_major_locator(FixedLocator(everywhere))
+    axis.xaxis.set_minor_locator(NullLocator())

@@ -1,0 +1,197 @@
+"""What is kept of a study: it follows from the runs, names no host and no path, and is made again from itself."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from analysis import results
+from analysis.results import redraw
+from tests.helpers import compose
+from tests.synthetic_runs import gaussian_q, write_run
+
+KEPT = sorted(path for path in (Path(__file__).parents[1] / "ablations" / "results").iterdir() if path.is_dir())
+STEPS = [20_000, 40_000, 60_000, 80_000, 100_000]
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.name)
+def test_what_the_repository_keeps_follows_from_its_tables(kept: Path, tmp_path: Path) -> None:
+    redraw(kept, tmp_path)
+    made, there = contents(tmp_path), contents(kept)
+    sources = {name for name in there if name.startswith("tables/") or name == "provenance.json"}
+    assert made.keys() == there.keys() - sources
+    for name, content in made.items():
+        assert content == there[name], f"{name} is not what its tables give: python -m analysis.results --again {kept}"
+    assert sum(map(len, there.values())) < 2_000_000
+
+
+def test_there_is_something_kept() -> None:
+    assert {path.name for path in KEPT} >= {"techniques"}
+
+
+def write_study(root: Path, seeds: int = 3, spread: float = 1.0) -> None:
+    """Returns of seed s end at 8 + spread s (dqn) or 10 + spread s (meanq); biases at 1 and 0.5."""
+    for label, top, value, members in (("dqn", 8, 3.0, 1), ("meanq", 10, 2.5, 2)):
+        for seed in range(seeds):
+            generator = np.random.default_rng([members, seed])
+            q = {step: gaussian_q(generator, 3, members, 2, 0.5, 0.5) for step in STEPS}
+            returns = {step: top + spread * seed if step > 75_000 else 1 for step in STEPS}
+            more: dict[str, Any] = {"values": value, "discounted": 2.0, "q": q, "seconds": 1800}
+            directory = write_run(root, "minatar_breakout", label, seed, returns, **more)
+            meta = json.loads((directory / "meta.json").read_text())
+            meta |= {"commit": "abc", "cpu": "A chip", "cores": 2, "threads": 1, "versions": {"torch": "2.0"}}
+            (directory / "meta.json").write_text(json.dumps(meta))
+
+
+def keep(runs: Path, out: Path, *arguments: str) -> dict[str, bytes]:
+    results.main([str(runs), "--out", str(out), *arguments])
+    return contents(out)
+
+
+def test_the_late_table_is_the_mean_over_runs_of_the_last_quarter(tmp_path: Path) -> None:
+    write_study(tmp_path / "runs")
+    keep(tmp_path / "runs", tmp_path / "out")
+    late = pd.read_csv(tmp_path / "out" / "tables" / "late.csv").set_index("label")
+    assert list(late.index) == ["dqn", "meanq"] and set(late["runs"]) == {3}
+    assert late["return"].tolist() == [9, 11], "8, 9, 10 and 10, 11, 12"
+    reach = 4.302653 * 1 / np.sqrt(3)  # Student's with 2 degrees of freedom, a standard deviation of 1
+    np.testing.assert_allclose(late["return low"], [9 - reach, 11 - reach], rtol=1e-5)
+    np.testing.assert_allclose(late["return high"], [9 + reach, 11 + reach], rtol=1e-5)
+    np.testing.assert_allclose(late["bias"], [1, 0.5])
+    assert late["correlation"].isna().tolist() == [True, False], "of ensembles only"
+
+
+def test_a_run_that_was_not_evaluated_to_the_end_is_not_in_the_late_means(tmp_path: Path) -> None:
+    write_study(tmp_path / "runs")
+    overrides = {"total_steps": 100_000, "probe.states": 3}
+    write_run(tmp_path / "runs", "minatar_breakout", "dqn", 9, {80_000: 99}, state="failed", overrides=overrides)
+    made = keep(tmp_path / "runs", tmp_path / "out")
+    late = pd.read_csv(tmp_path / "out" / "tables" / "late.csv").set_index("label")
+    assert late.loc["dqn", "return"] == 9 and late.loc["dqn", "runs"] == 3
+    assert "| runs | 7, 6 finished;" in made["README.md"].decode()
+    assert "seed 9: failed, evaluated up to step 80000 of 100000" in made["README.md"].decode()
+
+
+def test_provenance_is_what_the_runs_recorded_without_hosts_and_paths(tmp_path: Path) -> None:
+    write_study(tmp_path / "runs")
+    (tmp_path / "runs" / "minatar_breakout" / "dqn" / "seed_7").mkdir()
+    made = keep(tmp_path / "runs", tmp_path / "out")
+    about = json.loads(made["provenance.json"])
+    assert (about["runs"], about["finished"], about["interactions"], about["hours"]) == (6, 6, 600_000, 3.0)
+    assert about["commits"] == {"abc": 6} and about["machines"] == {"A chip, 2 cores": 6}
+    assert about["threads"] == {"1": 6} and about["versions"] == {"torch": {"2.0": 6}} and about["devices"] == {}
+    assert "skipped minatar_breakout/dqn/seed_7: no config.yaml" in about["notes"]
+    for name, content in made.items():
+        assert b"somewhere" not in content, f"the host is in {name}"
+        assert str(tmp_path).encode() not in content, f"a path is in {name}"
+
+
+def test_the_page_has_verdicts_with_intervals_and_names_what_cannot_be_compared(tmp_path: Path) -> None:
+    write_study(tmp_path / "runs", seeds=5, spread=0.1)
+    page = keep(tmp_path / "runs", tmp_path / "out")["README.md"].decode()
+    assert "**F3 not decidable**: MeanQ beats DQN" in page
+    assert "| return of meanq above dqn | supported | +0.200 [+" in page
+    assert "nothing to compare: F1, F2, F4, F5, F6, F7." in page
+    assert "![Return, bias, standard deviation and Jensen gap](figures/study.svg)" in page
+
+
+def test_the_same_runs_and_the_tables_alone_give_the_same_bytes(tmp_path: Path) -> None:
+    write_study(tmp_path / "runs")
+    first = keep(tmp_path / "runs", tmp_path / "first")
+    assert keep(tmp_path / "runs", tmp_path / "second") == first
+    for name in ("README.md", "figures/study.svg"):
+        (tmp_path / "second" / name).unlink()
+    results.main(["--again", str(tmp_path / "second")])
+    assert contents(tmp_path / "second") == first
+
+
+def test_what_an_older_set_of_runs_left_is_removed(tmp_path: Path) -> None:
+    write_study(tmp_path / "runs")
+    before = keep(tmp_path / "runs", tmp_path / "out", "--figures", "study,learning_curves")
+    assert {"figures/learning_curves.csv", "figures/learning_curves.svg"} <= before.keys()
+    after = keep(tmp_path / "runs", tmp_path / "out")
+    assert {name for name in after if name.startswith("figures/")} == {
+        f"figures/{name}.{kind}" for name in ("study", "mechanism") for kind in ("csv", "svg")
+    }, "one game without the paper's scores: its learning curve is a row of `study`"
+
+
+def test_the_runs_are_checked_against_the_scale_of_the_study(tmp_path: Path) -> None:
+    """Three runs of target_network at MinAtar scale: one as planned, one with another rate, one of no such label."""
+    config = compose("algo=dqn", "env=minatar/breakout", "total_steps=100000", "study=target_network", "label=dqn")
+    for seed, label, rate in ((0, "dqn", None), (1, "dqn", 0.5), (0, "mine", None)):
+        directory = write_run(tmp_path / "runs", "minatar_breakout", label, seed, dict.fromkeys(STEPS, 1.0))
+        fields = asdict(config) | {"seed": seed, "label": label, "threads": 1}
+        fields["algo"] = fields["algo"] | ({"learning_rate": rate} if rate else {})
+        (directory / "config.yaml").write_text(yaml.safe_dump(fields))
+    made = keep(tmp_path / "runs", tmp_path / "out", "--scale", "minatar")
+    about = json.loads(made["provenance.json"])
+    assert (about["study"], about["scale"], about["runs_of_scale"]) == ("target_network", "minatar", 90)
+    assert about["not_of_scale"] == [
+        "minatar_breakout, dqn {algo.learning_rate=0.5}, seed 1 (algo.learning_rate=0.5)",
+        "minatar_breakout, mine, seed 0",
+    ]
+    page = made["README.md"].decode()
+    assert "make reproduce STUDY=target_network SCALE=minatar" in page and "3 of the 90 of this scale" in page
+    assert "python -m meanq.run -m algo=dqn env=minatar/breakout" in page
+    assert "- Question: What does a lagging target network do" in page
+    with pytest.raises(SystemExit, match=r"scale=tiny: .* choose from paper, minatar"):
+        keep(tmp_path / "runs", tmp_path / "out", "--scale", "tiny")
+
+
+def test_scores_of_short_atari_runs_stand_beside_the_papers_and_say_so(tmp_path: Path) -> None:
+    for label, score in (("rainbow", 300), ("meanq_rainbow", 400)):
+        for seed in range(2):
+            write_run(tmp_path / "runs", "assault", label, seed, {10_000: 1, 50_000: score + seed})
+    page = keep(tmp_path / "runs", tmp_path / "out")["README.md"].decode()
+    assert "Scores, OURS AFTER 50,000 INTERACTIONS, the paper's after 100,000 interactions; mean over seeds." in page
+    assert "| ours after 50K: meanq_rainbow (seeds) | ours after 50K: rainbow (seeds) | paper: " in page
+    assert "| Assault | 400.5 (2) | 300.5 (2) | " in page
+
+
+def test_scores_of_atari_runs_that_were_cut_off_are_those_of_the_last_step_they_share(tmp_path: Path) -> None:
+    for seed, last in ((0, 40_000), (1, 60_000)):
+        returns = {step: step / 100 + seed for step in range(20_000, last + 1, 20_000)}
+        overrides = {"total_steps": 100_000}
+        write_run(tmp_path / "runs", "assault", "rainbow", seed, returns, state="interrupted", overrides=overrides)
+    page = keep(tmp_path / "runs", tmp_path / "out")["README.md"].decode()
+    assert "OURS AFTER 40,000 INTERACTIONS" in page and "| Assault | 400.5 (2) | " in page
+    assert "assault, rainbow: runs of 100000 steps, looked at after 40000; schedules follow the length" in page
+
+
+def test_one_run_each_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_study(tmp_path / "runs", seeds=1)
+    made = keep(tmp_path / "runs", tmp_path / "out")
+    assert "figures/mechanism.svg" not in made, "of one run there is no correlation"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "MinAtar Breakout, last quarter of training (one run each, so differences may be chance)"
+    assert " ".join(lines[1].split()) == "DQN return 8.0 bias +1.0: values its start too high"
+
+
+def test_a_bias_is_called_too_high_or_too_low_where_its_interval_says_so(tmp_path: Path) -> None:
+    nan = float("nan")
+    biases = {"dqn": (1.0, 0.5, 1.5), "avg_dqn": (1.0, -0.1, 2.1)}
+    biases |= {"meanq": (-1.0, -1.5, -0.5), "ens_dqn": (0.04, nan, nan)}
+    rows = [(label, *numbers) for label, numbers in biases.items()]
+    table = pd.DataFrame(rows, columns=["label", "bias", "bias low", "bias high"])
+    table = table.assign(game="pong", runs=3, **{"return": 1.0, "return low": nan, "return high": nan})
+    said = [line.rpartition("start ")[2] for line in results.in_words(table).splitlines()[1:]]
+    unclear = "neither clearly too high nor too low"
+    assert said == ["too high", unclear, "too low", unclear]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--again", "--out", "x"], ["--again", "--scale", "minatar"]])
+def test_a_wrong_command_is_one_line(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        results.main([str(tmp_path), *arguments])
+    assert "write directories with runs and --out DIRECTORY, or --again" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="no tables of figures here"):
+        results.main(["--again", str(tmp_path)])
