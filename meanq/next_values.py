@@ -72,7 +72,8 @@ class NextValues:
                 chunks = made_up.roll(by, 0).split(CHUNK)
                 return torch.cat([self._evaluate(weights, chunk) for chunk in chunks]).roll(-by, 0)
 
-            self._exact = all(torch.equal(moved(by), moved(0)) for by in (1, 3))
+            at_home = moved(0)
+            self._exact = all(torch.equal(moved(by), at_home) for by in (1, 3))
         return self._exact
 
     def _make_room(self, slots: int) -> None:
