@@ -9,8 +9,9 @@ from torch import Tensor
 
 from meanq.augmentation import random_shift
 from meanq.config import AlgoConfig
-from meanq.learner import Learned, Learner, compiled
+from meanq.learner import Learned, Learner, compiled, compiled_values
 from meanq.networks import Params, QNetwork
+from meanq.next_values import NextValues
 from meanq.optimiser import Adam
 from meanq.replay import Batch
 from meanq.values import make_value_form
@@ -32,12 +33,17 @@ class Agent:
         generator: torch.Generator,
         *,
         compile: bool = False,
+        cache_targets: bool = True,
     ) -> None:
         self._algo = algo
         self._value = make_value_form(algo, device)
         self._network = network
         self._learner = Learner(algo, network, self._value)
         self._step = compiled(self._learner.step, device) if compile else self._learner.step
+        self._next_values: NextValues | None = None
+        if self._learner.next_values_pay:
+            evaluate = compiled_values(self._learner.next_values, device) if compile else self._learner.next_values
+            self._next_values = NextValues(evaluate, device, keep=cache_targets)
         self._device = device
         self._generator = generator  # of noisy weights and shifted images; lives on the device
         self.online: Params = {name: p.detach().clone().to(device) for name, p in params.items()}
@@ -54,8 +60,12 @@ class Agent:
         outputs = self._network(self._network.perturb(self.online, noise), torch.from_numpy(states).to(self._device))
         return self._value.expectation(outputs).cpu().numpy()
 
-    def learn(self, batch: Batch) -> Learned:
-        """One step of all members, towards targets computed with the weights before the step."""
+    def learn(self, batch: Batch, drawn_from: int | None = None) -> Learned:
+        """One step of all members, towards targets computed with the weights before the step.
+
+        The number of transitions that the batch was drawn from decides whether keeping next states' values pays; None:
+        they are not kept.
+        """
         if self._algo.random_shift:
             pixels, generator = self._algo.random_shift, self._generator
             batch = replace(
@@ -63,10 +73,27 @@ class Agent:
                 states=random_shift(batch.states, pixels, generator),
                 next_states=random_shift(batch.next_states, pixels, generator),
             )
+        batch = replace(batch, next_values=self._values_of_next(batch, drawn_from))
         noise = self._learner.draw_noise(self.online, self.target, self._generator)
         self.gradients, learned = self._step(self.online, self.target, batch, noise)
         self._optimiser.step(self.gradients)
         return learned
+
+    def _values_of_next(self, batch: Batch, drawn_from: int | None) -> Tensor | None:
+        """V-bar(s') [R, B] from those that are kept; None: the step computes what it needs."""
+        if self._next_values is None or self.target is None or drawn_from is None:
+            return None
+        if drawn_from > self._learner.draws_per_copy:  # too few are drawn twice
+            return None
+        if not self._next_values.exact(self._network, self.target, batch.next_states):
+            self._next_values = None
+            return None
+        return self._next_values(self.target, batch)
+
+    @property
+    def caches_targets(self) -> bool:
+        """Whether next states' values are kept; whether this machine allows it is known after the first step."""
+        return self._next_values is not None and self._next_values.keep
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
@@ -82,6 +109,7 @@ class Agent:
         for name, online in self.online.items():
             kept = self.target[name][: -len(online)]
             self.target[name] = torch.cat([online, kept])
+        self._forget()
 
     def check_finite(self) -> None:
         """Raise where a weight is no number any more."""
@@ -107,3 +135,9 @@ class Agent:
         # The settings of the optimiser come from the configuration; a checkpoint has its moments alone.
         self._optimiser.load_state_dict(state["optimiser"])
         self._generator.set_state(state["generator"])
+        self._forget()
+
+    def _forget(self) -> None:
+        """The lagging weights are others now."""
+        if self._next_values is not None:
+            self._next_values.forget()

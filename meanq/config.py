@@ -181,6 +181,7 @@ class Config:
     device: str = MISSING
     threads: int | None = None
     compile: str = "auto"
+    cache_targets: bool = True
     replay_on_device: bool = False
     log_every: int = MISSING
     algo: AlgoConfig = field(default_factory=AlgoConfig)

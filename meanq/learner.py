@@ -6,6 +6,7 @@ Nothing here has state or draws a random number, so the step can be compiled as 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,6 +38,7 @@ class Noise:
 
 
 Step = Callable[[Params, Params | None, Batch, Noise], tuple[Params, Learned]]
+Evaluate = Callable[[Params, Tensor], Tensor]  # lagging weights, states [N, *state] -> [N, A]
 
 
 class Learner:
@@ -88,6 +90,9 @@ class Learner:
         self, online: Params, target: Params | None, batch: Batch, noise: Noise
     ) -> tuple[Tensor, Tensor | None]:
         """What members should learn [K, B(, Z)], and how far to trust it [K, B] (SUNRISE; None: wholly)."""
+        if batch.next_values is not None:
+            targets = batch.returns + batch.discounts * batch.next_values
+            return targets.expand(self._algo.ensemble_size, -1), None
         outputs = self._next_outputs(online if target is None else target, batch, noise.evaluating)
         q_choice = q = self._value.expectation(outputs)  # [E, R, B, A]
         if self._algo.double:
@@ -102,6 +107,39 @@ class Learner:
         actions = next_actions(self._rule, q_choice)
         returns, discounts = batch.returns.expand_as(actions), batch.discounts.expand_as(actions)
         return self._value.target(self._rule, outputs, actions, returns, discounts), confidence
+
+    @property
+    def next_values_pay(self) -> bool:
+        """Whether V-bar(s') depends on nothing but s' and lagging weights, and computing it once saves time.
+
+        It does where every member evaluates all members' minibatches, which costs more than learning from them. One
+        minibatch of 32 is evaluated at once anyway, if only one of its values is missing.
+        """
+        algo = self._algo
+        return (
+            algo.target_network is not None
+            and algo.target_network > algo.interactions_per_update  # or nothing would be asked for twice
+            and algo.value == "scalar"
+            and not (algo.noisy or algo.double or algo.random_shift)
+            and algo.confidence_temperature is None
+            and self._rule.same_for_all
+            and self._rule.select is self._rule.evaluate  # so the best value is the value of the best action
+            and algo.minibatch == "independent"
+            and algo.ensemble_size > 1
+        )
+
+    @property
+    def draws_per_copy(self) -> int:
+        """How many transitions are drawn between two copies of the weights."""
+        algo = self._algo
+        assert algo.target_network is not None
+        draws = algo.ensemble_size * algo.batch_size * algo.gradient_steps
+        return draws * algo.target_network // algo.interactions_per_update
+
+    def next_values(self, target: Params, states: Tensor) -> Tensor:
+        """What the rule makes of all members' values of states [N, *state], where `next_values_pay`: [N, A]."""
+        outputs = self._network(target, states).unflatten(0, (-1, self._algo.ensemble_size))
+        return self._rule.evaluate(outputs.mean(0).unsqueeze(1)).squeeze(0)
 
     def _next_outputs(self, params: Params, batch: Batch, noise: Tensor | None) -> Tensor:
         """Next states' outputs [E, R, B, A(, Z)] as a rule reads them: R = K minibatches, E members evaluating."""
@@ -152,15 +190,32 @@ def _differentiate(
 def compiled(step: Step, device: torch.device) -> Step:
     """The same step as one graph of fused kernels. Its first call takes up to a minute, or seconds from a cache."""
     torch.compiler.reset()  # a process may train many runs, one after the other; torch keeps a few graphs only
+    graph = _fused(step, device)
     if device.type != "cuda":
-        return torch.compile(step, fullgraph=True, dynamic=False)
-    graph = torch.compile(step, fullgraph=True, dynamic=False, options={"triton.cudagraphs": True})
+        return graph
 
     def replay(online: Params, target: Params | None, batch: Batch, noise: Noise) -> tuple[Params, Learned]:
-        torch.compiler.cudagraph_mark_step_begin()
         gradients, learned = graph(online, target, batch, noise)
         # The next replay overwrites these; gradients are used before it, the rest is kept for the tables.
         return gradients, Learned(**{name: value.clone() for name, value in vars(learned).items()})
+
+    return replay
+
+
+def compiled_values(next_values: Evaluate, device: torch.device) -> Evaluate:
+    """The same function, fused; to be made after the step is."""
+    graph = _fused(next_values, device)
+    return graph if device.type != "cuda" else lambda target, states: graph(target, states).clone()
+
+
+def _fused(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    if device.type != "cuda":
+        return torch.compile(function, fullgraph=True, dynamic=False)
+    graph = torch.compile(function, fullgraph=True, dynamic=False, options={"triton.cudagraphs": True})
+
+    def replay(*inputs: object) -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        return graph(*inputs)
 
     return replay
 

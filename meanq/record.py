@@ -46,8 +46,8 @@ CONFIG, STATUS, META = "config.yaml", "status.json", "meta.json"
 EVALUATIONS, TRAINING, TIMINGS = "evaluations.csv", "training.csv", "timings.csv"
 PROBES, WEIGHTS, LOCK = "probes.npz", "weights.safetensors", "lock"
 
-# Where a run is stored and mirrored, and how often it is saved, is not part of what it is.
-NOT_IDENTITY = ("root", "logger", "checkpoint", "replay_on_device")
+# Where a run is stored and mirrored, how often it is saved and what it keeps for speed, is not part of what it is.
+NOT_IDENTITY = ("root", "logger", "checkpoint", "replay_on_device", "cache_targets")
 _HEARTBEAT_SECONDS = 10.0
 _TEMPORARY = re.compile(r"\.[a-z.]+\.\w{8}")  # what a crash leaves of write_atomically
 

@@ -23,6 +23,8 @@ class Batch:
     weights: torch.Tensor  # [R, B], importance weights
     masks: torch.Tensor | None = None  # [K, B], 1 where the member learns from the transition, else 0; None: all learn
     next_indices: np.ndarray | None = None  # [R, B], the slots of the next states; of no meaning after a terminal
+    numbers: np.ndarray | None = None  # [R, B], a transition's own for ever, while its slot will be that of others
+    next_values: torch.Tensor | None = None  # [R, B], of the next states, where they are known; see next_values.py
 
 
 @dataclass
@@ -191,6 +193,7 @@ class Replay:
             weights=move(weights.astype(np.float32), self.device),
             masks=self._gather_masks(indices),
             next_indices=next_indices,
+            numbers=self._stored - 1 - (self._head - indices) % self._slots,
         )
 
     def _gather_masks(self, indices: np.ndarray) -> torch.Tensor | None:

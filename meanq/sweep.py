@@ -26,7 +26,7 @@ _SEED_HELP = "write whole numbers, a range first-last, or both: seed=3, seed=0-4
 
 # What a run's directory says already, or what does not change the run.
 _NOT_IN_LABEL = {"algo", "env", "env.id", "seed", "study", "label", "root", "logger"} | {
-    *("device", "threads", "compile", "replay_on_device")
+    *("device", "threads", "compile", "replay_on_device", "cache_targets")
 }
 
 

@@ -25,6 +25,8 @@ class BootstrapRule:
     combine: Callable[[Tensor, Tensor], Tensor] | None = None
     # False: only the member that learns from a state need evaluate it, E = 1. Saves the K^2 evaluations.
     all_members: bool = True
+    # True: a next state's value is the same whoever learns from it, so it can be computed once for all.
+    same_for_all: bool = False
     min_members: int = 1
 
 
@@ -62,9 +64,9 @@ def _linear(reduction: Reduction) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 RULES = {
-    "mean": BootstrapRule(mean, mean, _linear(mean)),
+    "mean": BootstrapRule(mean, mean, _linear(mean), same_for_all=True),
     "own": BootstrapRule(own, own, _linear(own), all_members=False),
-    "min": BootstrapRule(minimum, minimum, least_expected),
+    "min": BootstrapRule(minimum, minimum, least_expected, same_for_all=True),
     "others": BootstrapRule(own, others, _linear(others), min_members=2),
 }
 

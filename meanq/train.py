@@ -106,7 +106,9 @@ class Run:
         self.parameters = parameter_count(params)
         noise = torch.Generator(self.device).manual_seed(integer_seed(stream(seed, "noise")))
         self.compiled, self._why_compiled = resolve_compile(config, self.device)
-        self.agent = Agent(algo, network, params, self.device, noise, compile=self.compiled)
+        self.agent = Agent(
+            algo, network, params, self.device, noise, compile=self.compiled, cache_targets=config.cache_targets
+        )
         self._explorer = Explorer(algo, self.env.num_actions, stream(seed, "actions"), stream(seed, "members"))
         self.replay = Replay(
             capacity=replay_capacity(config),
@@ -339,7 +341,7 @@ class Run:
         self._check_finite()
         self.record.weights(self.agent.online)
         seconds = time.perf_counter() - self._started
-        self.record.meta(**self._machine(), seconds=seconds)
+        self.record.meta(**self._machine(), cached_targets=self.agent.caches_targets, seconds=seconds)
         self.record.status("finished", step=self.step)
         if not self.config.checkpoint.keep:
             self._checkpoints.remove()
@@ -398,7 +400,7 @@ class Run:
         with self._clock.time("sample"):
             batch = self.replay.sample(rows, algo.batch_size, importance)
         with self._clock.time("learn"):
-            learned = self.agent.learn(batch)
+            learned = self.agent.learn(batch, len(self.replay))
             if self.compiled and not self._trimmed:
                 trim_memory()
                 self._trimmed = True

@@ -103,7 +103,7 @@ def test_updates_are_counted_as_the_loop_makes_them(tmp_path: Path) -> None:
     run = make_run(tmp_path, *SHORT, "algo.gradient_steps=2", "algo.first_update=63", "algo.interactions_per_update=4")
     learned = []
     learn = run.agent.learn
-    run.agent.learn = lambda batch: learned.append(1) or learn(batch)  # type: ignore[method-assign,func-returns-value]
+    run.agent.learn = lambda *args: learned.append(1) or learn(*args)  # type: ignore[method-assign,func-returns-value]
     run.train(SilentReporter())
     assert training.updates(run.config) == len(learned) > 0
 
