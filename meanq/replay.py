@@ -22,7 +22,6 @@ class Batch:
     next_states: torch.Tensor  # [R, B, *state]
     weights: torch.Tensor  # [R, B], importance weights
     masks: torch.Tensor | None = None  # [K, B], 1 where the member learns from the transition, else 0; None: all learn
-    next_indices: np.ndarray | None = None  # [R, B], the slots of the next states; of no meaning after a terminal
     numbers: np.ndarray | None = None  # [R, B], a transition's own for ever, while its slot will be that of others
     next_values: torch.Tensor | None = None  # [R, B], of the next states, where they are known; see next_values.py
 
@@ -179,8 +178,7 @@ class Replay:
         self._trees.set(slot, self._max_priority if active else 0.0)
 
     def _gather(self, indices: np.ndarray, weights: np.ndarray) -> Batch:
-        next_indices = self._next.take(indices)
-        frames = self._stacks.take(np.stack((indices, next_indices)), axis=0)
+        frames = self._stacks.take(np.stack((indices, self._next.take(indices))), axis=0)
         pixels = self._frames.gather(frames.reshape(-1))
         states, next_states = pixels.view(2, *indices.shape, *self._state_shape).unbind()
         return Batch(
@@ -192,7 +190,6 @@ class Replay:
             next_states=next_states,
             weights=move(weights.astype(np.float32), self.device),
             masks=self._gather_masks(indices),
-            next_indices=next_indices,
             numbers=self._stored - 1 - (self._head - indices) % self._slots,
         )
 
