@@ -69,6 +69,7 @@ class Side:
     interact: Callable[[], None]
     learn: Callable[[], None]  # sample, one gradient step of every member, write the priorities back
     clock: Clock  # of the parts of the loop
+    run: Run | None = None  # the engine's
 
     def update(self) -> dict[str, float]:
         """As many interactions as an update takes, and the update: seconds per interaction and of its parts."""
@@ -86,23 +87,32 @@ class Side:
         return seconds | {UPDATE: seconds["sample"] + seconds["learn"]}
 
 
-def engine_side(config: Config, transitions: int) -> Side:
-    """What trains: the parts of meanq.train.Run, in its order. This is the one place that makes an engine."""
+def engine_side(config: Config, transitions: int, *, keep_values: bool = False) -> Side:
+    """What trains: the parts of meanq.train.Run, in its order. This is the one place that makes an engine.
+
+    Next states' values are not kept unless asked for: a step's cost would fall while it is measured.
+    """
     run = Run(config)
     run.step = config.algo.first_update
-
-    frames = play(run.env, min(FRAMES, transitions))
-    for begin in range(0, transitions, FRAMES):
-        fill(run.replay.start, partial(run.replay.append, truncated=False), frames, min(FRAMES, transitions - begin))
-        # As in training, priorities are read now and then: what was written in between is kept until then.
-        run.replay.sample(config.algo.ensemble_size, 1, IMPORTANCE_EXPONENT)
+    if not keep_values:
+        run.agent._next_values = None
+    fill_engine(run, transitions)
     run._start_game()
 
     def interact() -> None:
         run.step += 1
         run._interact()
 
-    return Side(config, interact, run._learn, run._clock)
+    return Side(config, interact, run._learn, run._clock, run)
+
+
+def fill_engine(run: Run, transitions: int) -> None:
+    """Append so many transitions of a random game."""
+    frames = play(run.env, min(FRAMES, transitions))
+    for begin in range(0, transitions, FRAMES):
+        fill(run.replay.start, partial(run.replay.append, truncated=False), frames, min(FRAMES, transitions - begin))
+        # As in training, priorities are read now and then: what was written in between is kept until then.
+        run.replay.sample(run.config.algo.ensemble_size, 1, IMPORTANCE_EXPONENT)
 
 
 def reference_side(config: Config, transitions: int) -> Side:

@@ -12,6 +12,7 @@ from functools import cache
 import torch
 
 from benchmarks.measure import (
+    IMPORTANCE_EXPONENT,
     PARTS,
     UPDATE,
     WHOLE,
@@ -19,6 +20,7 @@ from benchmarks.measure import (
     compose,
     describe,
     engine_side,
+    fill_engine,
     interleave,
     learner_flop,
     reference_side,
@@ -27,9 +29,11 @@ from meanq.config import Config
 from meanq.envs import FrameStack, make_env
 from meanq.learner import why_not_compile
 from meanq.rng import stream
+from meanq.train import Run
 
 # Nature's convolutions in the main agent, as its authors released it: the hidden layers stay those of the main agent.
 NATURE = ("network=nature", "network.hidden=256")
+COPY_POINTS = 8  # between two copies of the weights, at which updates are timed
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Scale:
     transitions: int = 20_000  # in replay where sides are compared
     large_replay: int = 500_000
     replays: tuple[int, ...] = (10_000, 100_000, 1_000_000)  # whose growth is looked at
+    moments: tuple[int, ...] = (10_000, 50_000, 90_000)  # interactions of a run at which kept values are looked at
     members: tuple[int, ...] = (1, 2, 5, 10)
     evaluation_frames: int = 4_000  # of a game at most
     repeats: int = 3  # of a start, or an evaluation
@@ -60,6 +65,7 @@ QUICK = Scale(
     transitions=200,
     large_replay=2_000,
     replays=(200, 400),
+    moments=(200, 300),
     members=(1, 2),
     evaluation_frames=80,
     repeats=1,
@@ -145,9 +151,70 @@ def meanq_rainbow_data_efficient(scale: Scale) -> Findings:
     return against_reference("meanq_rainbow/data_efficient", scale, "algo=meanq_rainbow", "env=asterix")
 
 
+def over_a_run(key: str, scale: Scale, *overrides: str, threads: int | None = None) -> Findings:
+    """Keeping next states' values, on average over a run of 100,000, against computing all and against the reference.
+
+    How many values are missing depends on how much the replay holds and on how long ago the weights were copied. So at
+    each moment of the run some updates are timed at even distances between two copies, and in between others are made
+    that draw but do not learn. Their priorities stay as they are: all transitions are drawn about equally often.
+    """
+    name, compiled = list(variants(scale).items())[-1]
+    capacity = f"algo.replay_capacity={scale.moments[-1] + scale.moments[0]}"
+    config = scale.compose(*overrides, capacity, compiled=compiled, threads=threads)
+    sides = {keep: engine_side(config, scale.moments[0], keep_values=keep == "kept") for keep in ("kept", "computed")}
+    sides["reference"] = reference_side(config, scale.transitions)
+    algo = config.algo
+    assert algo.target_network is not None
+    apart = algo.target_network // algo.interactions_per_update // COPY_POINTS
+    rows, held = [], scale.moments[0]
+    for moment in scale.moments:
+        for keep in ("kept", "computed"):
+            run = sides[keep].run
+            assert run is not None
+            fill_engine(run, moment - held)
+        held = moment
+        kept = sides["kept"].run
+        assert kept is not None
+        for side in sides.values():
+            side.update()  # so that nothing is done for the first time
+        kept.agent._forget()
+        rounds: dict[str, list[float]] = {side: [] for side in sides}
+        for point in range(COPY_POINTS):
+            draw_only(kept, apart if point else apart // 2)
+            for label, side in sides.items():
+                rounds[label].append(statistics.median(side.update()[WHOLE] for _ in range(3)))
+        rows.append([statistics.mean(rounds[label]) for label in sides])
+    kept_ms, computed, reference = (1e3 * statistics.mean(column) for column in zip(*rows, strict=True))
+    findings = Findings()
+    assert sides["kept"].run is not None
+    used = "" if sides["kept"].run.agent.caches_targets else "; NOT kept, as rows are not rounded alike here"
+    note = f"{name}; {reference:.1f} / {kept_ms:.1f} ms; {computed / kept_ms:.2f}x by keeping next states' values{used}"
+    findings.add(f"{key}/ratio", reference / kept_ms, note)
+    table = [[f"{moment:,}", *(f"{1e3 * s:.1f}" for s in row)] for moment, row in zip(scale.moments, rows, strict=True)]
+    title = f"{key}, next states' values kept or computed anew: ms per interaction, mean between two copies"
+    findings.tables.append((title, ["in replay", "kept", "computed", "reference"], table))
+    return findings
+
+
+def draw_only(run: Run, updates: int) -> None:
+    """So many updates as far as kept values are concerned: what is missing is made up."""
+    values = run.agent._next_values
+    if values is None:
+        return
+    evaluate = values._evaluate
+    values._evaluate = lambda _, states: torch.zeros(len(states), run.env.num_actions)
+    for _ in range(updates):
+        batch = run.replay.sample(run.config.algo.ensemble_size, run.config.algo.batch_size, IMPORTANCE_EXPONENT)
+        run.agent._values_of_next(batch, len(run.replay))
+    values._evaluate = evaluate
+
+
 def meanq_nature(scale: Scale) -> Findings:
-    """Vanilla MeanQ: an update every 2 interactions."""
-    return against_reference("meanq/nature", scale, "algo=meanq", "env=asterix")
+    """Vanilla MeanQ: an update every 2 interactions. Its ratio is that of a whole run, where values are kept."""
+    overrides = ("algo=meanq", "env=asterix")
+    findings = against_reference("meanq/nature", scale, *overrides)
+    findings.merge(over_a_run("meanq/nature", scale, *overrides))
+    return findings
 
 
 def single_networks(scale: Scale) -> Findings:
@@ -167,6 +234,7 @@ def minatar(scale: Scale) -> Findings:
     """One thread: five members, and one with an update at each interaction."""
     asterix = "env=minatar/asterix"
     findings = against_reference("minatar/5", scale, "algo=meanq", asterix, threads=1)
+    findings.merge(over_a_run("minatar/5", scale, "algo=meanq", asterix, threads=1))
     each = "algo.interactions_per_update=1"
     findings.merge(against_reference("minatar/1", scale, "algo=dqn", asterix, each, threads=1))
     return findings
