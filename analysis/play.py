@@ -29,9 +29,10 @@ from meanq.checkpoint import CheckpointError, Checkpoints
 from meanq.config import Config, ConfigError, EnvConfig, check
 from meanq.envs import KINDS, Environment, FrameStack, Step, make_env
 from meanq.evaluation import Evaluator, learned_reward
+from meanq.machine import resolve_device, tune_process
 from meanq.record import NOT_IDENTITY, WEIGHTS
 from meanq.rng import stream
-from meanq.train import make_network, resolve_device, tune_process
+from meanq.train import make_network
 
 # What the readers of a checkpoint and of weights raise where a file is not what its name says.
 _DAMAGE = (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError, MemoryError)

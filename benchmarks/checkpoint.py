@@ -20,7 +20,8 @@ from rich.table import Table
 
 from benchmarks.measure import compose, fill, play
 from meanq.config import Config
-from meanq.train import Run, human_bytes
+from meanq.machine import human_bytes
+from meanq.train import Run
 
 ALGORITHMS = {"seaquest": ("dqn", "meanq", "meanq_rainbow"), "minatar/breakout": ("dqn", "meanq")}
 INTERACTIONS = 40  # timed before each checkpoint; an update every few

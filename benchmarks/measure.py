@@ -17,11 +17,12 @@ import psutil
 import torch
 
 from benchmarks.reference import IMPORTANCE_EXPONENT, ReferenceRun
+from meanq.clock import Clock
 from meanq.config import Config, NetworkConfig
 from meanq.envs import Environment
 from meanq.replay import ring_slots
 from meanq.sweep import plan, register_schema
-from meanq.train import Clock, Run
+from meanq.train import Run
 
 BURST_SECONDS = 0.15  # a turn lasts this long, and at least one update
 FRAMES = 2_000  # of a real game, which fill a replay again and again

@@ -1,8 +1,6 @@
 """The training loop. It reads like the paper's Algorithm 1."""
 
 import contextlib
-import ctypes
-import os
 import time
 import traceback
 from dataclasses import dataclass
@@ -10,16 +8,24 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import psutil
 import torch
 
 from meanq.agent import Agent, DivergedError
 from meanq.checkpoint import CheckpointError, Checkpoints, Saved
+from meanq.clock import Clock
 from meanq.config import AlgoConfig, Config, ConfigError
 from meanq.envs import FrameStack, make_env
 from meanq.evaluation import Episode, Evaluator, learned_reward, make_probes
 from meanq.exploration import Explorer, random_share
-from meanq.learner import why_not_compile
+from meanq.machine import (
+    available_memory,
+    human_bytes,
+    resolve_compile,
+    resolve_device,
+    thread_count,
+    trim_memory,
+    tune_process,
+)
 from meanq.mirror import Mirror, make_mirror
 from meanq.networks import QNetwork, parameter_count
 from meanq.record import Record, read_status, run_directory
@@ -51,40 +57,6 @@ class Reporter(Protocol):
 
     def evaluated(self, step: int, episodes: list[Episode]) -> None:
         """An evaluation is done."""
-
-
-class Clock:
-    """Seconds spent in named parts of a run. Every moment belongs to one part: the innermost; `other` outside all."""
-
-    def __init__(self) -> None:
-        self._seconds = dict.fromkeys(PARTS, 0.0)
-        self._parts = ["other"]  # that are under way, the innermost last
-        self._entered = "other"
-        self._mark = time.perf_counter()
-
-    def time(self, part: str) -> "Clock":
-        """A context whose time goes to this part. It is the clock itself: this is called several times per step."""
-        self._entered = part
-        return self
-
-    def __enter__(self) -> None:
-        self._charge()
-        self._parts.append(self._entered)
-
-    def __exit__(self, *error: object) -> None:
-        self._charge()
-        self._parts.pop()
-
-    def _charge(self) -> None:
-        now = time.perf_counter()
-        self._seconds[self._parts[-1]] += now - self._mark
-        self._mark = now
-
-    def take(self) -> dict[str, float]:
-        """The seconds of all parts since they were last taken."""
-        self._charge()
-        taken, self._seconds = self._seconds, dict.fromkeys(PARTS, 0.0)
-        return taken
 
 
 class Run:
@@ -447,7 +419,6 @@ class Run:
 
 # Where the time goes: choosing actions; the environment; storing and drawing transitions and setting priorities;
 # gradient steps; evaluation and probes; checkpoints, tables and mirrors; the loop itself and what it shows.
-PARTS = ("act", "env", "sample", "learn", "evaluate", "save", "other")
 LEARNED = ("loss", "mean_q", "gradient_norm")
 
 
@@ -504,65 +475,6 @@ def priority_trees(algo: AlgoConfig) -> int:
     return algo.ensemble_size if algo.prioritized and algo.priorities == "per_member" else 1
 
 
-def resolve_device(device: str) -> torch.device:
-    """`auto` takes a GPU where there is one."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(device)
-
-
-def thread_count(config: Config) -> int:
-    """The cores this job may use."""
-    if config.threads is not None:
-        return config.threads
-    return int(os.environ.get("SLURM_CPUS_PER_TASK") or len(os.sched_getaffinity(0)))
-
-
-def updates(config: Config) -> int:
-    """Gradient steps of a run."""
-    algo = config.algo
-    interactions = config.total_steps - algo.first_update + algo.interactions_per_update
-    return max(0, interactions // algo.interactions_per_update) * algo.gradient_steps
-
-
-def resolve_compile(config: Config, device: torch.device) -> tuple[bool, str]:
-    """Whether to compile the learner, and why. `auto` does where the time it takes is won back by the end."""
-    count = updates(config)
-    if config.compile == "false" or (config.compile == "auto" and count < _COMPILE_FROM_UPDATES):
-        reason = "compile=false" if config.compile == "false" else f"{count:,} updates are too few for it to pay"
-        return False, reason
-    obstacle = why_not_compile(device)
-    if obstacle is not None and config.compile == "true":
-        raise ConfigError(f"compile=true: torch cannot compile here ({obstacle}); write compile=false")
-    if obstacle is not None:
-        return False, f"torch cannot compile here: {obstacle}"
-    return True, "compile=true" if config.compile == "true" else f"{count:,} updates"
-
-
-# Compiling takes up to a minute, or seconds where another run has done it before; a step of the smallest ensembles
-# then gains 1 to 3 ms.
-_COMPILE_FROM_UPDATES = 20_000
-
-
-def tune_process(threads: int) -> None:
-    """Settings of the whole process that the learner's speed depends on; they change no result."""
-    torch.set_num_threads(threads)
-    torch.set_flush_denormal(True)  # denormal Adam moments can make a step ten times slower
-    # Tensors of some megabytes are freed and asked for again every step. By default glibc returns such memory to the
-    # system, and getting it back costs page faults: 25 ms instead of 17 for a step of MeanQ with 1.3 million weights.
-    with contextlib.suppress(OSError, AttributeError):  # not glibc: nothing to tune
-        libc = ctypes.CDLL("libc.so.6")
-        trim_threshold, mmap_threshold = -1, -3
-        libc.mallopt(trim_threshold, 2**31 - 1)
-        libc.mallopt(mmap_threshold, 2**30)
-
-
-def trim_memory() -> None:
-    """Give back to the system what was freed: compiling takes a gigabyte or two for a while."""
-    with contextlib.suppress(OSError, AttributeError):  # not glibc
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
 def check_memory(config: Config, frame_shape: tuple[int, ...], frame_dtype: np.dtype) -> int:
     """Bytes the replay will hold when full; not enough memory is an error now, not at step 300,000."""
     capacity = replay_capacity(config)
@@ -578,35 +490,3 @@ def check_memory(config: Config, frame_shape: tuple[int, ...], frame_dtype: np.d
             f"{', or replay_on_device=false' if on_gpu else ''}"
         )
     return needed
-
-
-def available_memory() -> int:
-    """Free memory, within the limits that a container or a scheduler sets on this process (cgroup v2)."""
-    free = psutil.virtual_memory().available
-    try:
-        group = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
-    except OSError:
-        return free
-    root = Path("/sys/fs/cgroup")
-    path = root / group
-    for directory in (path, *path.parents):
-        if not directory.is_relative_to(root):
-            break
-        try:
-            limit = (directory / "memory.max").read_text().strip()
-            used = int((directory / "memory.current").read_text())
-            stat = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
-        except (OSError, ValueError):
-            continue
-        if limit.isdigit():  # cached files count as used, but give way
-            free = min(free, max(0, int(limit) - used + int(stat.get("inactive_file", 0))))
-    return free
-
-
-def human_bytes(count: float) -> str:
-    """'3.5 GB'."""
-    for unit in ("B", "KB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"

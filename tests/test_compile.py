@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from meanq import train as training
+from meanq import machine
 from meanq.checkpoint import CheckpointError
 from meanq.config import AlgoConfig, Config, ConfigError, ConvolutionConfig, NetworkConfig
 from meanq.networks import QNetwork
 from meanq.replay import Batch
+from meanq.train import Progress
 from tests.helpers import algo_config, compose, make_agent, random_params
 from tests.training import SHORT, SilentReporter, compose_run, make_run, train
 
@@ -90,13 +91,13 @@ def with_updates(count: int, compile: str = "auto") -> Config:
 
 
 def test_auto_compiles_long_runs_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "why_not_compile", lambda device: None)
-    limit = training._COMPILE_FROM_UPDATES // 3 * 3
-    assert training.updates(with_updates(limit)) == limit
-    assert training.resolve_compile(with_updates(limit), CPU) == (False, f"{limit:,} updates are too few for it to pay")
-    assert training.resolve_compile(with_updates(limit + 3), CPU) == (True, f"{limit + 3:,} updates")
-    assert training.resolve_compile(with_updates(3, "true"), CPU) == (True, "compile=true")
-    assert training.resolve_compile(with_updates(limit + 3, "false"), CPU) == (False, "compile=false")
+    monkeypatch.setattr(machine, "why_not_compile", lambda device: None)
+    limit = machine._COMPILE_FROM_UPDATES // 3 * 3
+    assert machine.updates(with_updates(limit)) == limit
+    assert machine.resolve_compile(with_updates(limit), CPU) == (False, f"{limit:,} updates are too few for it to pay")
+    assert machine.resolve_compile(with_updates(limit + 3), CPU) == (True, f"{limit + 3:,} updates")
+    assert machine.resolve_compile(with_updates(3, "true"), CPU) == (True, "compile=true")
+    assert machine.resolve_compile(with_updates(limit + 3, "false"), CPU) == (False, "compile=false")
 
 
 def test_updates_are_counted_as_the_loop_makes_them(tmp_path: Path) -> None:
@@ -105,15 +106,15 @@ def test_updates_are_counted_as_the_loop_makes_them(tmp_path: Path) -> None:
     learn = run.agent.learn
     run.agent.learn = lambda *args: learned.append(1) or learn(*args)  # type: ignore[method-assign,func-returns-value]
     run.train(SilentReporter())
-    assert training.updates(run.config) == len(learned) > 0
+    assert machine.updates(run.config) == len(learned) > 0
 
 
 def test_where_torch_cannot_compile_auto_does_without_and_true_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "why_not_compile", lambda device: "no C++ compiler")
-    done, reason = training.resolve_compile(with_updates(300_000), CPU)
+    monkeypatch.setattr(machine, "why_not_compile", lambda device: "no C++ compiler")
+    done, reason = machine.resolve_compile(with_updates(300_000), CPU)
     assert not done and reason == "torch cannot compile here: no C++ compiler"
     with pytest.raises(ConfigError, match=r"^compile=true: torch cannot compile here \(no C\+\+ compiler\); write "):
-        training.resolve_compile(with_updates(3, "true"), CPU)
+        machine.resolve_compile(with_updates(3, "true"), CPU)
 
 
 def test_a_missing_compiler_is_noticed() -> None:
@@ -126,18 +127,18 @@ def test_a_missing_compiler_is_noticed() -> None:
 
 def test_a_run_that_began_compiled_does_not_go_on_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Stop(SilentReporter):
-        def progress(self, progress: training.Progress) -> None:
+        def progress(self, progress: Progress) -> None:
             if progress.step == 60:
                 raise RuntimeError("crash")
 
     overrides = (*SHORT, "algo=dqn", "checkpoint.every=50")
-    monkeypatch.setattr(training, "_COMPILE_FROM_UPDATES", 0)
+    monkeypatch.setattr(machine, "_COMPILE_FROM_UPDATES", 0)
     run = make_run(tmp_path, *overrides)
     assert run.compiled and "learner compiled (" in run.facts()
     with pytest.raises(RuntimeError, match="crash"):
         run.train(Stop())
     assert json.loads((run.directory / "meta.json").read_text())["compiled"] is True
-    monkeypatch.setattr(training, "why_not_compile", lambda device: "no C++ compiler")
+    monkeypatch.setattr(machine, "why_not_compile", lambda device: "no C++ compiler")
     with pytest.raises(CheckpointError, match="compile=auto: the run began compiled and cannot"):
         make_run(tmp_path, *overrides).train(SilentReporter())
     monkeypatch.undo()

@@ -13,11 +13,11 @@ import torch
 import yaml
 
 from meanq import record
+from meanq.clock import PARTS, Clock
 from meanq.config import CONFIG_DIR, ConfigError
 from meanq.envs import Environment, Step
 from meanq.record import write_atomically
 from meanq.terminal import time_shares
-from meanq.train import PARTS, Clock
 from tests.training import SHORT, SilentReporter, make_run, train, weights
 
 DETERMINISTIC = ("evaluations.csv", "training.csv", "probes.npz", "weights.safetensors", "config.yaml")
