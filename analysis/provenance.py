@@ -28,6 +28,7 @@ def provenance(found: RunSet, paths: Sequence[Path], scale: str | None, notes: I
         "interactions": sum(_reached(run) for run in found.runs),
         "hours": round(sum(run.seconds for run in found.runs if run.seconds == run.seconds) / 3600, 2),
         "untimed": sum(run.seconds != run.seconds for run in found.runs),
+        "copied": _count(run.meta["copied_from"] for run in found.runs if "copied_from" in run.meta),
         "commits": _count(run.meta.get("commit") for run in found.runs),
         "machines": _count(_machine(run.meta) for run in found.runs),
         "threads": _count(run.meta.get("threads") for run in found.runs),

@@ -60,6 +60,7 @@ def _made_by(about: Mapping[str, Any]) -> list[str]:
         "runs": f"{runs}; {about['interactions']:,} interactions",
         "hours": f"{about['hours']:g}, summed over runs"
         + (f", without {about['untimed']} that recorded none" if about["untimed"] else ""),
+        **_copied(about),
         "machine": _counted(about["machines"], about["runs"]),
         "threads of a run": _counted(about["threads"], about["runs"]),
         "device": _counted(about["devices"], about["runs"]),
@@ -76,6 +77,12 @@ def _made_by(about: Mapping[str, Any]) -> list[str]:
         f"```text\n{listed}\n```\n\n</details>"
     )
     return parts
+
+
+def _copied(about: Mapping[str, Any]) -> dict[str, str]:
+    """Runs that this study shares with others, whose hours are in both."""
+    listed = "; ".join(f"{count} of {name}" for name, count in about.get("copied", {}).items())
+    return {"copied from other studies": f"{listed} (the same runs; their hours are in both)"} if listed else {}
 
 
 def _counted(found: Mapping[str, int], runs: int) -> str:

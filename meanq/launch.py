@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from meanq.config import Config
 from meanq.record import read_status, run_directory
+from meanq.reuse import copy_run, find_twin
 from meanq.sweep import Plan
 
 
@@ -33,8 +34,15 @@ def launch(plan: Plan, job: Callable[[DictConfig], None]) -> list[BaseException]
     overrides = []
     for job_overrides in plan.job_overrides:
         directory = frozen.directory(job_overrides)
-        if read_status(directory).get("state") == "finished":
+        run = frozen.config(job_overrides)
+        status = read_status(directory)
+        # What is mirrored elsewhere has to be there under its own name, so it is trained.
+        may_copy = plan.study is not None and not status and run.logger.name == "files"
+        if status.get("state") == "finished":
             print(f"{directory} is finished already: skipped", flush=True)
+        elif may_copy and (twin := find_twin(run)):
+            copy_run(twin, run)
+            print(f"{directory} is the same run as {twin}, which is finished: copied", flush=True)
         else:
             overrides.append(job_overrides)
     if not overrides:

@@ -95,6 +95,18 @@ def test_provenance_is_what_the_runs_recorded_without_hosts_and_paths(tmp_path: 
         assert str(tmp_path).encode() not in content, f"a path is in {name}"
 
 
+def test_runs_of_another_study_are_named_as_such(tmp_path: Path) -> None:
+    write_study(tmp_path / "runs")
+    assert "other studies" not in keep(tmp_path / "runs", tmp_path / "out")["README.md"].decode()
+    for seed in (0, 1):
+        path = tmp_path / "runs" / "minatar_breakout" / "dqn" / f"seed_{seed}" / "meta.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "copied_from": "target_network, dqn"}))
+    made = keep(tmp_path / "runs", tmp_path / "out")
+    assert json.loads(made["provenance.json"])["copied"] == {"target_network, dqn": 2}
+    row = "| copied from other studies | 2 of target_network, dqn (the same runs; their hours are in both) |"
+    assert row in made["README.md"].decode()
+
+
 def test_the_page_has_verdicts_with_intervals_and_names_what_cannot_be_compared(tmp_path: Path) -> None:
     write_study(tmp_path / "runs", seeds=5, spread=0.1)
     page = keep(tmp_path / "runs", tmp_path / "out")["README.md"].decode()

@@ -1,0 +1,56 @@
+"""Studies overlap: a run that another study has finished is copied and not trained again."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import yaml
+
+from meanq.config import Config
+from meanq.record import (
+    CONFIG,
+    EVALUATIONS,
+    META,
+    PROBES,
+    STATUS,
+    TIMINGS,
+    TRAINING,
+    WEIGHTS,
+    DirectoryLock,
+    differences,
+    read_status,
+    run_directory,
+    write_atomically,
+)
+
+_NAMES = ("study: ", "label: ")  # what a run is called is not what it is
+
+
+def find_twin(config: Config) -> Path | None:
+    """A finished run below the same root that differs from this one in nothing but its names."""
+    directory = run_directory(config)
+    for found in sorted(Path(config.root).glob(f"*/{config.env.name}/*/seed_{config.seed}")):
+        if found == directory or read_status(found).get("state") != "finished" or not (found / CONFIG).exists():
+            continue
+        if all(difference.startswith(_NAMES) for difference in differences(found, config)):
+            return found
+    return None
+
+
+def copy_run(source: Path, config: Config) -> None:
+    """Make it this run, too. Its status comes last: where that is missing, the run is trained from its beginning."""
+    directory = run_directory(config)
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = DirectoryLock(directory)
+    lock.acquire()
+    try:
+        write_atomically(directory / CONFIG, yaml.safe_dump(asdict(config), sort_keys=False).encode())
+        for name in (EVALUATIONS, TRAINING, TIMINGS, PROBES, WEIGHTS):
+            write_atomically(directory / name, (source / name).read_bytes())
+        stored = yaml.safe_load((source / CONFIG).read_text())
+        meta = json.loads((source / META).read_text())
+        meta.setdefault("copied_from", f"{stored['study']}, {stored['label']}")
+        write_atomically(directory / META, f"{json.dumps(meta, indent=2)}\n".encode())
+        write_atomically(directory / STATUS, (source / STATUS).read_bytes())
+    finally:
+        lock.release()

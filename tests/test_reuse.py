@@ -1,0 +1,131 @@
+"""A study takes runs that another has finished, where they are the same runs, and trains the others."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from omegaconf import DictConfig
+
+from meanq.config import Config, from_omegaconf
+from meanq.launch import launch
+from meanq.record import read_status, run_directory
+from meanq.reuse import copy_run, find_twin
+from meanq.sweep import Plan, hydra_arguments, plan, register_schema
+from meanq.train import Run
+from tests.training import SHORT, SilentReporter, compose_run, train
+
+# So short that only what a run is called can matter.
+FIELDS = (*SHORT, "algo=meanq", "algo.ensemble_size=2", "compile=false")
+
+
+def of_study(root: Path, study: str, label: str, *overrides: str) -> Config:
+    return compose_run(root, *FIELDS, *overrides, f"study={study}", f"label={label}")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With one finished run below it."""
+    path = tmp_path_factory.mktemp("runs")
+    train(path, *FIELDS, "study=first", "label=meanq")
+    return path
+
+
+def test_a_twin_has_other_names_and_nothing_else(root: Path) -> None:
+    found = find_twin(of_study(root, "second", "another_name"))
+    assert found == run_directory(of_study(root, "first", "meanq"))
+    for override in ("algo.discount=0.9", "seed=1", "total_steps=120", "threads=2", "env.options.max_steps=59"):
+        assert find_twin(of_study(root, "second", "meanq", override)) is None, override
+    assert find_twin(of_study(root, "second", "meanq", "checkpoint.every=7")) == found, "that is no part of the run"
+
+
+def test_a_run_is_not_its_own_twin_and_an_unfinished_one_is_none(root: Path, tmp_path: Path) -> None:
+    config = of_study(root, "first", "meanq")
+    assert find_twin(config) is None
+    other = of_study(tmp_path, "second", "meanq")
+    copy_run(run_directory(config), of_study(tmp_path, "first", "meanq"))
+    assert find_twin(other) is not None
+    status = run_directory(of_study(tmp_path, "first", "meanq")) / "status.json"
+    status.write_text(json.dumps({**json.loads(status.read_text()), "state": "interrupted"}))
+    assert find_twin(other) is None
+
+
+def test_a_copy_is_a_run_of_its_study_and_says_whose_it_was(root: Path) -> None:
+    source = run_directory(of_study(root, "first", "meanq"))
+    config = of_study(root, "second", "another_name")
+    copy_run(source, config)
+    directory = run_directory(config)
+    for name in ("evaluations.csv", "training.csv", "timings.csv", "probes.npz", "weights.safetensors", "status.json"):
+        assert (directory / name).read_bytes() == (source / name).read_bytes()
+    stored = yaml.safe_load((directory / "config.yaml").read_text())
+    assert (stored["study"], stored["label"]) == ("second", "another_name")
+    meta = json.loads((directory / "meta.json").read_text())
+    assert meta.pop("copied_from") == "first, meanq"
+    assert meta == json.loads((source / "meta.json").read_text())
+    assert {path.name for path in directory.iterdir()} == {path.name for path in source.iterdir()}
+    # A copy of a copy says where the run was trained.
+    again = of_study(root, "third", "meanq")
+    copy_run(directory, again)
+    assert json.loads((run_directory(again) / "meta.json").read_text())["copied_from"] == "first, meanq"
+
+
+def planned(root: Path, study: str, *overrides: str) -> Plan:
+    register_schema()
+    found = plan(hydra_arguments(["-m", f"+study={study}", "scale=small", f"root={root}", *overrides]))
+    assert found is not None
+    return found
+
+
+STUDY = """
+question: q
+paper: p
+refuted_by: r
+scales:
+  small:
+    machine: m
+    cost: c
+    common: {common}
+    runs:
+      - {runs}
+"""
+
+
+def test_a_second_study_trains_what_the_first_has_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = " ".join(override for override in FIELDS if not override.startswith(("algo=", "algo.ensemble_size")))
+    for name, runs in (("one", "algo=dqn seed=0-1"), ("two", "algo=dqn algo.multi_step=1,2 seed=0-1")):
+        (tmp_path / f"{name}.yaml").write_text(STUDY.format(common=common, runs=runs))
+    trained: list[str] = []
+
+    def job(composed: DictConfig) -> None:
+        config = from_omegaconf(composed)
+        trained.append(f"{config.study}/{config.label}/{config.seed}")
+        train_config(config)
+
+    root = tmp_path / "runs"
+    assert launch(planned(root, str(tmp_path / "one.yaml")), job) == []
+    assert trained == ["one/dqn/0", "one/dqn/1"]
+    trained.clear()
+    capsys.readouterr()
+    second = planned(root, str(tmp_path / "two.yaml"))
+    assert launch(second, job) == []
+    assert trained == ["two/dqn__multi_step=2/0", "two/dqn__multi_step=2/1"]
+    assert capsys.readouterr().out.count("copied") == 2
+    assert {read_status(directory)["state"] for directory in second.directories} == {"finished"}
+    trained.clear()
+    assert launch(planned(root, str(tmp_path / "two.yaml")), job) == [] and trained == []
+
+
+def test_what_is_mirrored_is_trained_under_its_own_name(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text(STUDY.format(common=" ".join(SHORT), runs="algo=dqn seed=0"))
+    (tmp_path / "two.yaml").write_text(STUDY.format(common=" ".join(SHORT), runs="algo=dqn seed=0"))
+    jobs: list[str] = []
+    root = tmp_path / "runs"
+    launch(planned(root, str(tmp_path / "one.yaml")), lambda composed: train_config(from_omegaconf(composed)))
+    launch(
+        planned(root, str(tmp_path / "two.yaml"), "logger=tensorboard"), lambda composed: jobs.append(composed.study)
+    )
+    assert jobs == ["two"]
+
+
+def train_config(config: Config) -> None:
+    Run(config).train(SilentReporter())
