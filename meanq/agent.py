@@ -75,6 +75,7 @@ class Agent:
             )
         batch = replace(batch, next_values=self._values_of_next(batch, drawn_from))
         noise = self._learner.draw_noise(self.online, self.target, self._generator)
+        self.gradients = {}  # as large as the weights: the last ones go before the next are made
         self.gradients, learned = self._step(self.online, self.target, batch, noise)
         self._optimiser.step(self.gradients)
         return learned

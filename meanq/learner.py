@@ -163,14 +163,14 @@ class Learner:
         return outputs.expand(members, members if rows == 1 else rows, size, *outputs.shape[3:])
 
     def _clip(self, gradients: Params) -> tuple[Params, Tensor]:
-        """Each member's gradient scaled to the maximum norm at most; the norms [K] before."""
+        """Each member's gradient scaled, in place, to the maximum norm at most; the norms [K] before."""
         members = self._algo.ensemble_size
         by_member = {name: gradient.unflatten(0, (members, -1)) for name, gradient in gradients.items()}
         parts = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in by_member.values()]
         norms = torch.stack(parts).norm(dim=0)
         scale = (self._algo.max_gradient_norm / (norms + 1e-6)).clamp(max=1.0)
         clipped = {
-            name: (gradient * scale.view(-1, *[1] * (gradient.dim() - 1))).flatten(0, 1).contiguous()
+            name: gradient.mul_(scale.view(-1, *[1] * (gradient.dim() - 1))).flatten(0, 1).contiguous()
             for name, gradient in by_member.items()
         }
         return clipped, norms
