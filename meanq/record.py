@@ -423,8 +423,10 @@ def _git_commit() -> str | None:
 
 
 def _csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Of all columns: a run that a newer version goes on with may have more of them than it began with."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue().encode()

@@ -323,6 +323,18 @@ def test_a_table_shorter_than_the_checkpoint_knows_is_an_error(tmp_path: Path) -
         make_run(tmp_path, *SMALL).train(SilentReporter())
 
 
+def test_a_run_of_a_version_with_fewer_columns_goes_on(finished: Path, tmp_path: Path) -> None:
+    directory = crashed(tmp_path, 130).directory
+    timings = directory / "timings.csv"
+    before = [line.rpartition(",")[0] for line in timings.read_text().splitlines()]
+    timings.write_text("".join(f"{line}\n" for line in before))
+    make_run(tmp_path, *SMALL).train(SilentReporter())
+    assert_same(directory, finished)
+    lines = timings.read_text().splitlines()
+    assert lines[0] == (finished / "timings.csv").read_text().splitlines()[0]
+    assert lines[1] == f"{before[1]}," and not lines[-1].endswith(","), "not known then, known now"
+
+
 class Malicious:
     """Unpickling this would make a file."""
 
