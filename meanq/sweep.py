@@ -178,11 +178,12 @@ def _jobs(overrides: Sequence[str]) -> list[Job]:
 
 
 def _product(overrides: Sequence[str]) -> list[list[str]]:
-    """Every combination of the swept values."""
+    """Every combination of the swept values, truth values in small letters as one writes them."""
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     if not any(o.is_sweep_override() for o in parsed):
         return [list(overrides)]
-    return [list(job) for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
+    jobs = [job for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
+    return [[re.sub(r"=(True|False)$", lambda value: value[0].lower(), o) for o in job] for job in jobs]
 
 
 def _swept(overrides: Sequence[str]) -> str:

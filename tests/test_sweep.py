@@ -108,3 +108,12 @@ def test_an_algorithm_file_of_ones_own_needs_no_edit_of_the_package(tmp_path: Pa
     assert planned is not None
     (config,) = planned.configs
     assert (config.label, config.algo.bootstrap, config.algo.ensemble_size) == ("pair", "min", 2)
+
+
+def test_a_sweep_and_a_single_run_call_the_same_run_the_same(tmp_path: Path) -> None:
+    register_schema()
+    fields = ("algo.dueling=false", "algo.double=True", f"root={tmp_path}")
+    alone, sweep = plan(["seed=0", "algo.double=true", *fields[::2]]), plan(["-m", "seed=0,1", *fields])
+    assert alone is not None and sweep is not None
+    assert alone.configs[0].label == "meanq__double=true__dueling=false" == sweep.configs[0].label
+    assert alone.directories[0] == sweep.directories[0]
