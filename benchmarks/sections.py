@@ -159,8 +159,9 @@ def over_a_run(key: str, scale: Scale, *overrides: str, threads: int | None = No
     that draw but do not learn. Their priorities stay as they are: all transitions are drawn about equally often.
     """
     name, compiled = list(variants(scale).items())[-1]
-    capacity = f"algo.replay_capacity={scale.moments[-1] + scale.moments[0]}"
-    config = scale.compose(*overrides, capacity, compiled=compiled, threads=threads)
+    length = scale.moments[-1] + scale.moments[0]
+    sizes = (f"algo.replay_capacity={length}", f"total_steps={max(length, 2_000)}")
+    config = scale.compose(*overrides, *sizes, compiled=compiled, threads=threads)
     sides = {keep: engine_side(config, scale.moments[0], keep_values=keep == "kept") for keep in ("kept", "computed")}
     sides["reference"] = reference_side(config, scale.transitions)
     algo = config.algo
@@ -172,6 +173,7 @@ def over_a_run(key: str, scale: Scale, *overrides: str, threads: int | None = No
             run = sides[keep].run
             assert run is not None
             fill_engine(run, moment - held)
+            assert len(run.replay) > 0.99 * moment
         held = moment
         kept = sides["kept"].run
         assert kept is not None
