@@ -33,7 +33,6 @@ from meanq.train import Run
 
 # Nature's convolutions in the main agent, as its authors released it: the hidden layers stay those of the main agent.
 NATURE = ("network=nature", "network.hidden=256")
-COPY_POINTS = 8  # between two copies of the weights, at which updates are timed
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,7 @@ class Scale:
     large_replay: int = 500_000
     replays: tuple[int, ...] = (10_000, 100_000, 1_000_000)  # whose growth is looked at
     moments: tuple[int, ...] = (10_000, 50_000, 90_000)  # interactions of a run at which kept values are looked at
+    copy_points: int = 8  # between two copies of the weights, where updates are timed then
     members: tuple[int, ...] = (1, 2, 5, 10)
     evaluation_frames: int = 4_000  # of a game at most
     repeats: int = 3  # of a start, or an evaluation
@@ -66,6 +66,7 @@ QUICK = Scale(
     large_replay=2_000,
     replays=(200, 400),
     moments=(200, 300),
+    copy_points=1,
     members=(1, 2),
     evaluation_frames=80,
     repeats=1,
@@ -166,7 +167,7 @@ def over_a_run(key: str, scale: Scale, *overrides: str, threads: int | None = No
     sides["reference"] = reference_side(config, scale.transitions)
     algo = config.algo
     assert algo.target_network is not None
-    apart = algo.target_network // algo.interactions_per_update // COPY_POINTS
+    apart = algo.target_network // algo.interactions_per_update // scale.copy_points
     rows, held = [], scale.moments[0]
     for moment in scale.moments:
         for keep in ("kept", "computed"):
@@ -181,7 +182,7 @@ def over_a_run(key: str, scale: Scale, *overrides: str, threads: int | None = No
             side.update()  # so that nothing is done for the first time
         kept.agent._forget()
         rounds: dict[str, list[float]] = {side: [] for side in sides}
-        for point in range(COPY_POINTS):
+        for point in range(scale.copy_points):
             draw_only(kept, apart if point else apart // 2)
             for label, side in sides.items():
                 rounds[label].append(statistics.median(side.update()[WHOLE] for _ in range(3)))
