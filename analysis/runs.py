@@ -33,7 +33,7 @@ EVALUATION_COLUMNS = (
 # environment's blocks of defaults, whose values in use are those of `algo`.
 NOT_COMPARED = (
     *("seed", "root", "study", "logger", "checkpoint", "log_every"),
-    *("threads", "device", "compile", "replay_on_device"),  # roundings at most
+    *("threads", "device", "compile", "replay_on_device", "cache_targets"),  # roundings at most
     *("env.vanilla", "env.main", "env.canonical", "env.evaluate_every", "env.probe_every", "env.reference"),
 )
 LONG_HORIZON = 500_000  # from here on scores are normalised as in the paper's table 2
