@@ -70,7 +70,13 @@ class Side:
     interact: Callable[[], None]
     learn: Callable[[], None]  # sample, one gradient step of every member, write the priorities back
     clock: Clock  # of the parts of the loop
-    run: Run | None = None  # the engine's
+    run: Run | None = None  # the engine's; the reference has none
+
+    @property
+    def engine(self) -> Run:
+        """What trains."""
+        assert self.run is not None
+        return self.run
 
     def update(self) -> dict[str, float]:
         """As many interactions as an update takes, and the update: seconds per interaction and of its parts."""

@@ -165,19 +165,15 @@ def over_a_run(key: str, scale: Scale, *overrides: str, threads: int | None = No
     config = scale.compose(*overrides, *sizes, compiled=compiled, threads=threads)
     sides = {keep: engine_side(config, scale.moments[0], keep_values=keep == "kept") for keep in ("kept", "computed")}
     sides["reference"] = reference_side(config, scale.transitions)
-    algo = config.algo
+    kept, algo = sides["kept"].engine, config.algo
     assert algo.target_network is not None
     apart = algo.target_network // algo.interactions_per_update // scale.copy_points
     rows, held = [], scale.moments[0]
     for moment in scale.moments:
-        for keep in ("kept", "computed"):
-            run = sides[keep].run
-            assert run is not None
+        for run in (kept, sides["computed"].engine):
             fill_engine(run, moment - held)
             assert len(run.replay) > 0.99 * moment
         held = moment
-        kept = sides["kept"].run
-        assert kept is not None
         for side in sides.values():
             side.update()  # so that nothing is done for the first time
         kept.agent._forget()
@@ -189,8 +185,7 @@ def over_a_run(key: str, scale: Scale, *overrides: str, threads: int | None = No
         rows.append([statistics.mean(rounds[label]) for label in sides])
     kept_ms, computed, reference = (1e3 * statistics.mean(column) for column in zip(*rows, strict=True))
     findings = Findings()
-    assert sides["kept"].run is not None
-    used = "" if sides["kept"].run.agent.caches_targets else "; NOT kept, as rows are not rounded alike here"
+    used = "" if kept.agent.caches_targets else "; NOT kept, as rows are not rounded alike here"
     note = f"{name}; {reference:.1f} / {kept_ms:.1f} ms; {computed / kept_ms:.2f}x by keeping next states' values{used}"
     findings.add(f"{key}/ratio", reference / kept_ms, note)
     table = [[f"{moment:,}", *(f"{1e3 * s:.1f}" for s in row)] for moment, row in zip(scale.moments, rows, strict=True)]

@@ -2,6 +2,8 @@
 
 import time
 
+# Choosing actions; the environment; storing and drawing transitions and setting priorities; gradient steps; evaluation
+# and probes; checkpoints, tables and mirrors; the loop itself and what it shows.
 PARTS = ("act", "env", "sample", "learn", "evaluate", "save", "other")
 
 

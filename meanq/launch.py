@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from meanq.config import Config
 from meanq.record import read_status, run_directory
-from meanq.reuse import copy_run, find_twin
+from meanq.reuse import reuse
 from meanq.sweep import Plan
 
 
@@ -40,8 +40,7 @@ def launch(plan: Plan, job: Callable[[DictConfig], None]) -> list[BaseException]
         may_copy = plan.study is not None and not status and run.logger.name == "files"
         if status.get("state") == "finished":
             print(f"{directory} is finished already: skipped", flush=True)
-        elif may_copy and (twin := find_twin(run)):
-            copy_run(twin, run)
+        elif may_copy and (twin := reuse(run)):
             print(f"{directory} is the same run as {twin}, which is finished: copied", flush=True)
         else:
             overrides.append(job_overrides)

@@ -1,5 +1,6 @@
 """Studies overlap: a run that another study has finished is copied and not trained again."""
 
+import contextlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +17,7 @@ from meanq.record import (
     TIMINGS,
     TRAINING,
     WEIGHTS,
+    BusyError,
     DirectoryLock,
     differences,
     read_status,
@@ -24,6 +26,19 @@ from meanq.record import (
 )
 
 _NAMES = ("study: ", "label: ")  # what a run is called is not what it is
+
+
+def reuse(config: Config) -> Path | None:
+    """Copy a finished run that is the same as this one, which has not begun; where it was, or None: train it.
+
+    Whatever keeps it from being copied will be told by training, in a clear line, or does not matter there.
+    """
+    twin = find_twin(config)
+    if twin is not None:
+        with contextlib.suppress(BusyError, OSError):
+            copy_run(twin, config)
+            return twin
+    return None
 
 
 def find_twin(config: Config) -> Path | None:

@@ -417,8 +417,6 @@ class Run:
             self.record.status("running", step=self.step)
 
 
-# Where the time goes: choosing actions; the environment; storing and drawing transitions and setting priorities;
-# gradient steps; evaluation and probes; checkpoints, tables and mirrors; the loop itself and what it shows.
 LEARNED = ("loss", "mean_q", "gradient_norm")
 
 

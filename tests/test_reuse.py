@@ -9,8 +9,8 @@ from omegaconf import DictConfig
 
 from meanq.config import Config, from_omegaconf
 from meanq.launch import launch
-from meanq.record import read_status, run_directory
-from meanq.reuse import copy_run, find_twin
+from meanq.record import DirectoryLock, read_status, run_directory
+from meanq.reuse import copy_run, find_twin, reuse
 from meanq.sweep import Plan, hydra_arguments, plan, register_schema
 from meanq.train import Run
 from tests.training import SHORT, SilentReporter, compose_run, train
@@ -67,6 +67,24 @@ def test_a_copy_is_a_run_of_its_study_and_says_whose_it_was(root: Path) -> None:
     again = of_study(root, "third", "meanq")
     copy_run(directory, again)
     assert json.loads((run_directory(again) / "meta.json").read_text())["copied_from"] == "first, meanq"
+
+
+def test_what_cannot_be_copied_is_trained(root: Path, tmp_path: Path) -> None:
+    source = of_study(tmp_path, "first", "meanq")
+    copy_run(run_directory(of_study(root, "first", "meanq")), source)
+    other = of_study(tmp_path, "second", "meanq")
+    run_directory(other).mkdir(parents=True)
+    lock = DirectoryLock(run_directory(other))
+    lock.acquire()
+    assert reuse(other) is None, "another process has it"
+    lock.release()
+    weights = run_directory(source) / "weights.safetensors"
+    content = weights.read_bytes()
+    weights.unlink()
+    assert reuse(other) is None and not read_status(run_directory(other)), "somebody has removed the weights"
+    train_config(other)
+    assert (run_directory(other) / "weights.safetensors").read_bytes() == content
+    assert "copied_from" not in json.loads((run_directory(other) / "meta.json").read_text())
 
 
 def planned(root: Path, study: str, *overrides: str) -> Plan:
