@@ -2,7 +2,7 @@
 
     python -m analysis.findings runs/target_network
 
-How it is decided, fixed before looking at any data:
+How it is decided, by rules that do not depend on the runs at hand:
 
 Methods     A method is the label that is called like its algorithm (`dqn`); or else the only label whose configured
             algorithm it is. Two methods are compared in an environment where both have 3 runs or more (std and gap: 4)
@@ -14,9 +14,10 @@ Numbers     return: normalised return. bias: |mean over runs of the bias|, in th
             seeds), at the probes where the normalised performance of both is clearly above zero (analysis.metrics).
 Difference  return: A - B. Others, which are never negative: (A - B) / (A + B), between -1 and 1, so that no
             environment outweighs the others by its unit. Then the mean over environments.
-Interval    95%, percentiles of a bootstrap over runs, each environment and method by itself, seeded. For means of few
-            runs (return, bias) percentiles lie too close together, so they are taken further out, as far as Student's
-            interval is wider than the normal one (Hesterberg 2015, "expanded percentiles").
+Interval    95%, percentiles of the difference of numbers drawn for each environment and method by itself, seeded.
+            return, bias: a mean over runs is drawn from Student's distribution around it (the interval of Behrens and
+            Fisher, which neither takes the spreads of two methods for equal nor ends where the runs do). std, gap: a
+            bootstrap over runs.
 Comparison  supported: the whole interval is on the claimed side of zero. refuted: on the other side; here, of an
             interval of 100% - 5% / m, m the number of the finding's comparisons, because one of them is enough to
             refute it by chance. not decidable: neither, or nothing can be compared.
@@ -44,7 +45,8 @@ LEAST_RUNS = 3
 LEAST_RUNS_FOR_SPREAD = 4  # every ninth resample of 3 runs is one run three times, which has no spread
 SPREADS = ("std", "gap")
 LEAST_METHODS = 5  # four can be paired in 24 ways only, so 2.5% cannot be reached
-REPETITIONS = 5000
+REPETITIONS = 5000  # of a bootstrap, and pairings
+DRAWS = 100_000  # of a mean; they cost nothing, and the ends of strict intervals are far out
 LATE, EARLY = 3 / 4, 1 / 4
 
 
@@ -97,10 +99,11 @@ FINDINGS: dict[str, tuple[str, list[Claim]]] = {
         _claims("return+ std- gap-", "meanq", "ens_dqn"),
     ),
     "F7": (
-        "Neither a larger model nor more updates explain it: each stays below MeanQ's return.",
+        "Neither a larger model nor more updates explain it, nor both: each stays below MeanQ's return.",
         [
             *_claims("return-", "rainbow_large", "meanq_rainbow"),
             *_claims("return-", "rainbow_more_updates", "meanq_rainbow"),
+            *_claims("return-", "rainbow_large_more_updates", "meanq_rainbow"),
         ],
     ),
 }
@@ -179,19 +182,13 @@ class Sample:
         return np.array([m.mean() for m in inside])
 
     @cached_property
-    def returns(self) -> np.ndarray:
-        """[R], late."""
-        return self._window("normalised_return")
-
-    @cached_property
-    def early_returns(self) -> np.ndarray:
-        """[R]; NaN where there is no evaluation so early."""
-        return self._window("normalised_return", early=True)
-
-    @cached_property
-    def biases(self) -> np.ndarray:
-        """[R], late."""
-        return self._window(self._bias_column)
+    def by_run(self) -> dict[str, np.ndarray]:
+        """Numbers [R] whose mean over runs counts, late or early; NaN where there is no evaluation so early."""
+        return {
+            "return": self._window("normalised_return"),
+            "early_return": self._window("normalised_return", early=True),
+            "bias": self._window(self._bias_column),
+        }
 
     @cached_property
     def probed(self) -> list[int]:
@@ -229,31 +226,34 @@ class Sample:
         """The late probes at which the performance is clearly above zero."""
         return [step for step in self.probed if clearly_positive(self.performance(step, count))]
 
-    def value(self, metric: str, count: int, steps: Sequence[int]) -> float:
-        """The number of the first `count` runs as they are."""
-        return float(self._evaluate(metric, np.full((1, count), 1 / count), steps)[0])
+    def mean(self, metric: str) -> float:
+        """A return or bias: its mean over all runs."""
+        return float(_sized(metric, self.by_run[metric].mean()))
+
+    def drawn_means(self, metric: str) -> np.ndarray:
+        """What that mean may be: [DRAWS]."""
+        generator = np.random.default_rng([*self._seed, zlib.crc32(metric.encode())])
+        return _sized(metric, draw_means(self.by_run[metric], generator))
+
+    def spread(self, metric: str, count: int, steps: Sequence[int]) -> float:
+        """A std or gap of the first `count` runs."""
+        return float(self._spreads(metric, np.full((1, count), 1 / count), steps)[0])
 
     def resamples(self, count: int) -> np.ndarray:
         """Indices [REPETITIONS, count] of runs, drawn with replacement from the first `count`."""
         return np.random.default_rng([*self._seed, count]).integers(0, count, (REPETITIONS, count))
 
-    def resampled(self, metric: str, count: int, steps: Sequence[int]) -> np.ndarray:
-        """The number of each resample."""
+    def resampled_spreads(self, metric: str, count: int, steps: Sequence[int]) -> np.ndarray:
+        """The std or gap of each resample."""
         key = (metric, count, tuple(steps))
         if key not in self._resampled:
             weights = (self.resamples(count)[:, :, None] == np.arange(count)).mean(1)  # how often each run was drawn
-            self._resampled[key] = self._evaluate(metric, weights, steps)
+            self._resampled[key] = self._spreads(metric, weights, steps)
         return self._resampled[key]
 
-    def _evaluate(self, metric: str, weights: np.ndarray, steps: Sequence[int]) -> np.ndarray:
+    def _spreads(self, metric: str, weights: np.ndarray, steps: Sequence[int]) -> np.ndarray:
         """For weights [B, R] of runs, which add up to one: numbers [B]."""
         count = weights.shape[1]
-        if metric == "return":
-            return weights @ self.returns[:count]
-        if metric == "early_return":
-            return weights @ self.early_returns[:count]
-        if metric == "bias":
-            return np.abs(weights @ self.biases[:count])
         found = []
         for step in steps:
             q = self.mean_q(step, count)  # [R, P, A]
@@ -263,6 +263,17 @@ class Sample:
                 numbers = np.where(performance > 0, numbers / np.where(performance > 0, performance, 1), np.nan)
             found.append(numbers)
         return np.mean(found, axis=0)
+
+
+def draw_means(numbers: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """What the mean behind these numbers may be: [DRAWS], from Student's distribution around their own."""
+    error = numbers.std(ddof=1) / np.sqrt(len(numbers))
+    return numbers.mean() + error * generator.standard_t(len(numbers) - 1, DRAWS)
+
+
+def _sized(metric: str, means: np.ndarray) -> np.ndarray:
+    """Of a bias its size counts, over or under."""
+    return np.abs(means) if metric == "bias" else means
 
 
 def _weighted_std(q: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -319,9 +330,9 @@ class Evidence:
 
 def examine(evidence: Evidence, claim: Claim, claims: int) -> Result:
     """Compare two methods in every environment that has both; `claims`: how many comparisons the finding has."""
-    details, points, resamples = [], [], []
-    means: list[int] = []
-    least = LEAST_RUNS_FOR_SPREAD if claim.metric in SPREADS else LEAST_RUNS
+    details, points, drawn = [], [], []
+    spread = claim.metric in SPREADS
+    least = LEAST_RUNS_FOR_SPREAD if spread else LEAST_RUNS
     for env in evidence.envs:
         a, why_a = evidence.find(env, claim.a, least)
         b, why_b = evidence.find(env, claim.b, least)
@@ -332,50 +343,58 @@ def examine(evidence: Evidence, claim: Claim, claims: int) -> Result:
         if why:
             details.append(f"{env}: left out, {why}")
             continue
-        counts = (count, count) if claim.metric in SPREADS else (len(a.runs), len(b.runs))
-        means += [] if claim.metric in SPREADS else counts
+        if spread:
+            values = [sample.spread(claim.metric, count, steps) for sample in (a, b)]
+            draws = [sample.resampled_spreads(claim.metric, count, steps) for sample in (a, b)]
+        else:
+            values = [sample.mean(claim.metric) for sample in (a, b)]
+            draws = [sample.drawn_means(claim.metric) for sample in (a, b)]
         difference = _subtract if claim.metric in ("return", "early_return") else _relative
-        values = [sample.value(claim.metric, n, steps) for sample, n in zip((a, b), counts, strict=True)]
         points.append(difference(np.array(values[0]), np.array(values[1])))
-        drawn = [sample.resampled(claim.metric, n, steps) for sample, n in zip((a, b), counts, strict=True)]
-        resamples.append(difference(drawn[0], drawn[1]))
+        drawn.append(difference(draws[0], draws[1]))
+        counts = (count, count) if spread else (len(a.runs), len(b.runs))
         text = f"{env}: {values[0]:.3f} ({counts[0]} runs) against {values[1]:.3f} ({counts[1]} runs)"
-        if claim.metric in SPREADS:
-            raw = [sample.value(f"raw_{claim.metric}", count, steps) for sample in (a, b)]
+        if spread:
+            raw = [sample.spread(f"raw_{claim.metric}", count, steps) for sample in (a, b)]
             text += f"; not normalised: {raw[0]:.4f} against {raw[1]:.4f}"
         details.append(text)
     sign = 1 if claim.relation == "above" else -1
-    return judge(str(claim), points, resamples, sign, details, claims, means)
+    return judge(str(claim), points, drawn, sign, details, claims)
 
 
 def correlation_of_std_and_gap(evidence: Evidence, seed: int = 0) -> Result:
     """F1: Spearman's correlation of std and gap across the methods of an environment, mean over environments.
 
-    All labels with 4 runs or more and the same probe states count, at least 5 of them. Two things would make std and
-    gap correlate where methods do not differ at all, and are avoided: dividing both by one performance (so they are NOT
-    normalised here), and measuring both from the same runs (so one half of a method's runs gives its std, the other
-    half its gap, and the other way round; the mean of the two correlations counts).
+    All labels with 4 runs or more count, where there are at least 5 of one length and with the same probe states. Two
+    things would make std and gap correlate where methods do not differ at all, and are avoided: dividing both by one
+    performance (so they are NOT normalised here), and measuring both from the same runs (so one half of a method's
+    runs gives its std, the other half its gap, and the other way round; the mean of the two correlations counts).
 
     supported, refuted: at most 2.5% of random pairings of the methods' stds with the methods' gaps have a mean
-    correlation as high, or as low, as the true pairing. That share is the `p` in the details.
+    correlation as high, or as low, as the true pairing. That share is the `p` in the details. A method is paired with
+    the same one in all environments: what its std and gap are like persists from one to the next, so that
+    environments are not independent.
     """
     result = Result("rank correlation of std and gap across methods above 0", UNDECIDED)
     measured: list[np.ndarray] = []  # by environment: [std or gap, half, method]
+    methods: list[list[str]] = []
     for env in evidence.envs:
         samples = [
             sample
             for (e, _), sample in evidence.samples.items()
             if e == env and len(sample.runs) >= LEAST_RUNS_FOR_SPREAD and sample.probed
         ]
-        states = {frozenset(sample.probed_states) for sample in samples}
-        if len(samples) < LEAST_METHODS or len(states) > 1:
-            why = (
-                "different probe states"
-                if len(states) > 1
-                else f"{len(samples)} methods where {LEAST_METHODS} are needed"
-            )
+        why = ""
+        if len(samples) < LEAST_METHODS:
+            why = f"{len(samples)} methods where {LEAST_METHODS} are needed"
+        elif len({frozenset(sample.probed_states) for sample in samples}) > 1:
+            why = "different probe states"
+        elif len({sample.steps for sample in samples}) > 1:
+            why = f"runs of {' and of '.join(map(str, sorted({sample.steps for sample in samples})))} steps"
+        if why:
             result.details.append(f"{env}: left out, {why}")
             continue
+        methods.append([sample.label for sample in samples])
         count = min(len(sample.runs) for sample in samples)
         measured.append(
             np.array(
@@ -386,23 +405,25 @@ def correlation_of_std_and_gap(evidence: Evidence, seed: int = 0) -> Result:
         correlation = _cross_correlation(measured[-1], np.arange(len(samples))[None])[0]
         result.details.append(f"{env}: {correlation:+.3f} ({count} runs each; std, gap: {pairs})")
     if measured:
-        result.difference, above, below = pairing_test(measured, seed)
+        result.difference, above, below = pairing_test(measured, methods, seed)
         result.verdict = SUPPORTED if above <= 0.025 else REFUTED if below <= 0.025 else UNDECIDED
         result.details.append(f"p = {above:.4f} (as high by chance), {below:.4f} (as low by chance)")
     return result
 
 
-def pairing_test(measured: Sequence[np.ndarray], seed: int = 0) -> tuple[float, float, float]:
+def pairing_test(
+    measured: Sequence[np.ndarray], methods: Sequence[Sequence[str]], seed: int = 0
+) -> tuple[float, float, float]:
     """Mean correlation over environments, and the shares of random pairings that are as high and as low.
 
-    measured: by environment, [std or gap, half of the runs, method].
+    measured: by environment, [std or gap, half of the runs, method]; methods: their names.
     """
-    generator = np.random.default_rng(seed)
+    names = sorted({name for here in methods for name in here})
+    keys = np.random.default_rng(seed).random((REPETITIONS, len(names)))  # their order is a pairing, in any subset
     true, random = [], []
-    for values in measured:
-        methods = values.shape[-1]
-        orders = generator.permuted(np.tile(np.arange(methods), (REPETITIONS, 1)), axis=1)
-        true.append(_cross_correlation(values, np.arange(methods)[None])[0])
+    for values, here in zip(measured, methods, strict=True):
+        orders = keys[:, [names.index(name) for name in here]].argsort(axis=1)
+        true.append(_cross_correlation(values, np.arange(len(here))[None])[0])
         random.append(_cross_correlation(values, orders))
     found, by_chance = float(np.mean(true)), np.mean(random, axis=0)
     slack = 1e-9  # equal but for rounding
@@ -454,7 +475,7 @@ def _comparable(a: Sample, b: Sample, metric: str) -> tuple[int, list[int], str]
         return 0, [], f"runs of {a.steps} and of {b.steps} steps"
     if metric != "bias" and not (a.scored and b.scored):
         return 0, [], "no scores to normalise by"
-    if metric == "early_return" and not np.isfinite([*a.early_returns, *b.early_returns]).all():
+    if metric == "early_return" and not np.isfinite([*a.by_run[metric], *b.by_run[metric]]).all():
         return 0, [], f"no evaluation in the first {EARLY * a.steps:.0f} steps"
     if metric not in SPREADS:
         return 0, [], ""
@@ -470,44 +491,27 @@ def _comparable(a: Sample, b: Sample, metric: str) -> tuple[int, list[int], str]
 def judge(
     claim: str,
     points: Sequence[np.ndarray],
-    resamples: Sequence[np.ndarray],
+    draws: Sequence[np.ndarray],
     sign: int,
     details: list[str],
     claims: int = 1,
-    counts: Sequence[int] = (),
 ) -> Result:
-    """From differences and resampled differences by environment; sign: which side of zero is claimed.
-
-    counts: of means, the numbers of runs behind each of them.
-    """
+    """From differences and drawn differences by environment; sign: which side of zero is claimed."""
     if not points:
         return Result(claim, UNDECIDED, details=details)
-    difference, drawn = float(np.mean(points)), np.mean(resamples, axis=0)
+    difference, drawn = float(np.mean(points)), np.mean(draws, axis=0)
     undefined = np.isnan(drawn).mean()
     if undefined > 0.05:
         details.append(f"{undefined:.0%} of the resamples have no defined ratio")
         return Result(claim, UNDECIDED, difference, details=details)
-    tails = [expanded_tail(tail, counts) for tail in (0.025, 0.025 / claims)]
-    low, high, firm_low, firm_high = np.nanquantile(drawn, [tails[0], 1 - tails[0], tails[1], 1 - tails[1]])
+    tail, firm_tail = 0.025, 0.025 / claims
+    low, high, firm_low, firm_high = np.nanquantile(drawn, [tail, 1 - tail, firm_tail, 1 - firm_tail])
     verdict = UNDECIDED
     if (low if sign > 0 else -high) > 0:
         verdict = SUPPORTED
     elif (firm_high if sign > 0 else -firm_low) < 0:
         verdict = REFUTED
     return Result(claim, verdict, difference, float(low), float(high), details)
-
-
-def expanded_tail(tail: float, counts: Sequence[int]) -> float:
-    """The share of resampled means to cut off at an end, so that the interval is about as wide as Student's.
-
-    A resample of n runs varies by (n - 1) / n too little, and its percentiles are those of a normal distribution.
-    """
-    from scipy.special import ndtr, stdtrit
-
-    if not counts:
-        return tail
-    least, freedom = min(counts), sum(counts) - len(counts)
-    return float(ndtr(stdtrit(freedom, tail) * np.sqrt(least / (least - 1))))
 
 
 def _subtract(a: np.ndarray, b: np.ndarray) -> np.ndarray:

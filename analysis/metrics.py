@@ -284,7 +284,8 @@ def compute(found: RunSet, biases: Iterable[str] = tuple(BIASES)) -> Metrics:
             *_over_runs(runs),
         ]:
             rows.append((env, label, group, step, metric, value, n))
-        sizes[env].setdefault(len(groups[0]), []).append(label)
+        last = max(_probed_steps(runs), default=0)
+        sizes[env].setdefault(_probed(groups[0], last), []).append(label)
         left_over = len(runs) - sum(map(len, groups))
         if left_over:
             notes.append(f"{env}, {label}: {left_over} of {len(runs)} runs are in no group of {GROUP_SIZE}")
@@ -292,7 +293,8 @@ def compute(found: RunSet, biases: Iterable[str] = tuple(BIASES)) -> Metrics:
         spread = {size: labels for size, labels in by_size.items() if size > 1}
         if len(spread) > 1:
             what = "; ".join(f"{size} runs: {', '.join(labels)}" for size, labels in sorted(spread.items()))
-            notes.append(f"{env}: std and gap grow with the number of runs, so they are not comparable between {what}")
+            why = "std and gap grow with the number of runs, so at the last probes they are not comparable"
+            notes.append(f"{env}: {why} between {what}")
     return Metrics(pd.DataFrame(rows, columns=COLUMNS), **tally, notes=notes)
 
 

@@ -29,7 +29,7 @@ def provenance(found: RunSet, paths: Sequence[Path], scale: str | None, notes: I
         "hours": round(sum(run.seconds for run in found.runs if run.seconds == run.seconds) / 3600, 2),
         "untimed": sum(run.seconds != run.seconds for run in found.runs),
         "copied": _count(run.meta["copied_from"] for run in found.runs if "copied_from" in run.meta),
-        "commits": _count(run.meta.get("commit") for run in found.runs),
+        "commits": _count(_commits(run.meta) for run in found.runs),
         "machines": _count(_machine(run.meta) for run in found.runs),
         "threads": _count(run.meta.get("threads") for run in found.runs),
         "devices": _count(run.meta.get("device") for run in found.runs),
@@ -74,6 +74,12 @@ def _different(recorded: Mapping[str, Any], planned: Mapping[str, Any]) -> list[
 
 def _reached(run: Run) -> int:
     return int(run.status["step"]) if isinstance(run.status.get("step"), int) else run.last_evaluation
+
+
+def _commits(meta: Mapping[str, Any]) -> str | None:
+    """The commit of a run; of one that another commit went on with, all of them."""
+    earlier = [part["commit"] for part in meta.get("earlier", []) if "commit" in part]
+    return ", then ".join(map(str, [*earlier, meta["commit"]])) if "commit" in meta else None
 
 
 def _machine(meta: Mapping[str, Any]) -> str | None:

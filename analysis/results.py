@@ -30,7 +30,7 @@ from analysis.palette import readable, styles
 from analysis.provenance import provenance
 from analysis.results_page import page, with_interval
 from analysis.runs import AnalysisError, RunSet, read_runs
-from analysis.tables import late
+from analysis.tables import late, not_alike
 
 FIGURES = ("study", "learning_curves", "series", "mechanism", "ablation")
 PROVENANCE = "provenance.json"
@@ -42,8 +42,10 @@ def collect(paths: Sequence[Path], directory: Path, scale: str | None, figures: 
     metrics = compute(found)
     findings, notes = decide(found)
     scores, about_scores = _scores(found, notes)
-    about = {**provenance(found, paths, scale, [*metrics.messages(), *notes]), "scores": about_scores}
-    tables = {"late": late(metrics.table), "findings": as_table(findings), "scores": scores}
+    late_table = late(metrics.table)
+    notes = [*metrics.messages(), *not_alike(late_table), *notes]
+    about = {**provenance(found, paths, scale, notes), "scores": about_scores}
+    tables = {"late": late_table, "findings": as_table(findings), "scores": scores}
     chosen = _figure_tables(found, metrics, figures)
     for name in (*KINDS, *tables):  # of an older set of runs
         for path in (directory / "figures" / f"{name}.csv", directory / "figures" / f"{name}.svg"):

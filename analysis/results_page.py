@@ -16,8 +16,9 @@ LATE_CAPTION = (
     "correlation and effective size of members from all runs at once: estimates without an interval."
 )
 FINDINGS_CAPTION = (
-    "Differences late in training with 95% intervals of a bootstrap over runs; the rules are in "
-    "`analysis/findings.py`. Differences of bias, std and gap are (A - B) / (A + B)."
+    "Differences late in training with 95% intervals (of return and bias Student's, for two spreads; of std and gap a "
+    "bootstrap over runs); the rules are in `analysis/findings.py`. Differences of bias, std and gap are "
+    "(A - B) / (A + B)."
 )
 WRITTEN_BY = "Written by `python -m analysis.results`; `provenance.json` and `tables/` have it in full."
 

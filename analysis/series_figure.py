@@ -28,7 +28,11 @@ MOST_GAMES = 5
 
 
 def series_table(late: pd.DataFrame) -> pd.DataFrame:
-    """A row per game, label and metric of the longest series in a table of late training (analysis.tables)."""
+    """A row per game, label and metric of the longest series in a table of late training (analysis.tables).
+
+    Of labels that have been trained as far as any in their game: others would be late at another time.
+    """
+    late = late[late["step"] == late.groupby("game")["step"].transform("max")]
     found = series(late["label"])
     need(bool(found), "no three labels that differ in one number only")
     field, numbers = max(found.items(), key=lambda item: len(item[1]))
@@ -76,9 +80,9 @@ def draw_series(table: pd.DataFrame, looks: Mapping[str, Style]) -> tuple[Figure
     low, high = int(table["n"].min()), int(table["n"].max())
     runs = f"{low}" if low == high else f"{low} to {high}"
     return sheet.figure, (
-        f"Over {field}: means over the last quarter of training and over {runs} runs of each label; bars: 95% "
-        "intervals (Student's) over runs, of return and bias. Std and gap over runs are divided by the normalised "
-        "return; correlation and effective size are of the members of ensembles."
+        f"Over {field}: means over the last quarter of training and over {runs} runs of each label that has been "
+        "trained as far as any; bars: 95% intervals (Student's) over runs, of return and bias. Std and gap over runs "
+        "are divided by the normalised return; correlation and effective size are of the members of ensembles."
     )
 
 

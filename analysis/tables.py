@@ -56,8 +56,9 @@ def at_the_end(found: RunSet, metrics: Metrics, bias: str) -> pd.DataFrame:
 
 
 def late(table: pd.DataFrame) -> pd.DataFrame:
-    """A row per game and label of a table of metrics: the last quarter of training, as analysis.findings has it.
+    """A row per game and label of a table of metrics: the last quarter of training, as far as it has come.
 
+    `step`: how far that is, by the label's furthest run. `not_alike` says where labels are not equally far.
     return, bias: means over the runs that have every evaluation in it, with Student's 95% interval (empty for one run).
     Others: means over the probes in it at which they are defined. Labels in the order of legends.
     """
@@ -81,6 +82,17 @@ def late(table: pd.DataFrame) -> pd.DataFrame:
             row[name] = of_runs[of_runs["step"] > LATE * last]["value"].mean()
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def not_alike(late_table: pd.DataFrame) -> list[str]:
+    """What has to be said of games whose labels have not been trained equally far."""
+    notes = []
+    for game, part in late_table.groupby("game", sort=False):
+        low, high = part["step"].min(), part["step"].max()
+        if low < high:
+            reached = f"{low:,} to {high:,} interactions"
+            notes.append(f"{game}: labels have come to {reached}, and late in training is the last quarter of that")
+    return notes
 
 
 _LATE_PROBES = {

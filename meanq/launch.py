@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from meanq.config import Config
 from meanq.record import read_status, run_directory
-from meanq.reuse import reuse
+from meanq.reuse import reuse, said_of
 from meanq.sweep import Plan
 
 
@@ -41,7 +41,7 @@ def launch(plan: Plan, job: Callable[[DictConfig], None]) -> list[BaseException]
         if status.get("state") == "finished":
             print(f"{directory} is finished already: skipped", flush=True)
         elif may_copy and (twin := reuse(run)):
-            print(f"{directory} is the same run as {twin}, which is finished: copied", flush=True)
+            print(f"{directory} is the same run as {twin}, which is finished: copied{said_of(twin)}", flush=True)
         else:
             overrides.append(job_overrides)
     if not overrides:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import IO, Any
@@ -95,6 +95,8 @@ class LocalLauncher(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Run all; whoever fails, fails alone. A signal that stops the sweep is passed on and waited for."""
+        from meanq.machine import MEMORY_SHARE, available_memory  # which takes torch
+
         frozen = frozen_configs(self._context)
         configs = [frozen.config(overrides) for overrides in job_overrides]
         directories = [frozen.directory(overrides) for overrides in job_overrides]
@@ -102,6 +104,8 @@ class LocalLauncher(Launcher):
         threads = max((c.threads for c in configs if c.threads), default=self._threads)
         shares = divide(available_cores(), gpus_of(configs), len(configs), self._jobs, threads)
         each = len(shares[0].cores)
+        # A replay is filled bit by bit, so what a run finds free says nothing of what the others are going to take.
+        environment = {MEMORY_SHARE: str(available_memory() // len(shares))}
         _say(f"{len(configs)} runs, {len(shares)} at once with {each} core(s) each; lines begin with the run's name")
         waiting = list(range(len(configs)))
         free = list(shares)
@@ -112,7 +116,7 @@ class LocalLauncher(Launcher):
                 while waiting and free and signals.stop is None:
                     i = waiting.pop(0)
                     payload = self._payload(job_overrides[i], initial_job_idx + i)
-                    running[i] = _Child(names[i], payload, free.pop(0), configs[i].device)
+                    running[i] = _Child(names[i], payload, free.pop(0), environment, configs[i].device)
                 if signals.stop is not None and signals.newly_stopped():
                     _say(f"stopping {len(running)} run(s), which save first; another Ctrl-C kills them")
                     for child in running.values():
@@ -148,10 +152,11 @@ class LocalLauncher(Launcher):
 class _Child:
     """A run in a process of its own, and the threads that pass on what it says."""
 
-    def __init__(self, name: str, payload: tuple[Any, ...], share: Share, device: str) -> None:
+    def __init__(self, name: str, payload: tuple[Any, ...], share: Share, more: Mapping[str, str], device: str) -> None:
         self.share = share
         threads = str(len(share.cores))
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        environment = {**os.environ, **more, "PYTHONUNBUFFERED": "1"}
+        environment |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         environment.pop("SLURM_CPUS_PER_TASK", None)  # of the whole allocation, where the sweep runs inside a job
         if share.gpu is not None and ":" not in device:  # cuda:1 is a wish to be respected
             environment["CUDA_VISIBLE_DEVICES"] = share.gpu

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import sys
 from pathlib import Path
 
 import psutil
@@ -71,9 +72,12 @@ def trim_memory() -> None:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
+MEMORY_SHARE = "MEANQ_MEMORY_SHARE"  # bytes; set for runs that a sweep starts side by side
+
+
 def available_memory() -> int:
-    """Free memory, within the limits that a container or a scheduler sets on this process (cgroup v2)."""
-    free = psutil.virtual_memory().available
+    """Free memory, within the limits that a container, a scheduler (cgroup v2) or a sweep sets on this process."""
+    free = min(psutil.virtual_memory().available, int(os.environ.get(MEMORY_SHARE, sys.maxsize)))
     try:
         group = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
     except OSError:

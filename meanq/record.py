@@ -77,9 +77,18 @@ def write_atomically(path: Path, data: bytes) -> None:
 def read_status(directory: Path) -> dict[str, Any]:
     """What a run says of itself; empty where there is no run."""
     try:
-        return json.loads((directory / STATUS).read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
+        return read_object(directory / STATUS)
+    except FileNotFoundError:
         return {}
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """What a JSON file holds; nothing where it is damaged."""
+    try:
+        content = json.loads(path.read_text())
+    except ValueError:  # not JSON, or not even text
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def differences(directory: Path, config: Config) -> list[str]:
@@ -215,6 +224,7 @@ class Record:
         self._true_q: np.ndarray | None = None
         self._checkpoint: int | None = None  # the step of the newest
         self._resumed: list[int] = []
+        self._earlier: list[dict[str, Any]] = []
         self._next_heartbeat = 0.0
 
     def open(self) -> None:
@@ -268,8 +278,12 @@ class Record:
 
     def resume(self, step: int, position: Mapping[str, int]) -> None:
         """Take the tables up where they stood at a checkpoint: what was written after it will be written again."""
-        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
-            self._resumed = list(json.loads((self.directory / META).read_text()).get("resumed", []))
+        with contextlib.suppress(FileNotFoundError):
+            before = read_object(self.directory / META)
+            self._resumed, self._earlier = list(before.get("resumed", [])), list(before.get("earlier", []))
+            changed = {name: before[name] for name, now in circumstances().items() if before.get(name, now) != now}
+            if changed:
+                self._earlier.append({"to_step": step, **changed})
         self._resumed.append(step)
         self._checkpoint = step
         for name in self._tables:
@@ -365,8 +379,9 @@ class Record:
             self._next_heartbeat = time.monotonic() + _HEARTBEAT_SECONDS
 
     def meta(self, **details: Any) -> None:
-        """Store what is worth knowing about the circumstances."""
-        self._write(META, _json_bytes({**circumstances(), **details, "resumed": self._resumed}))
+        """Store what is worth knowing about the circumstances; `earlier`: what was otherwise before it was resumed."""
+        earlier = {"earlier": self._earlier} if self._earlier else {}
+        self._write(META, _json_bytes({**circumstances(), **details, "resumed": self._resumed, **earlier}))
 
     def _row(self, table: str, row: Mapping[str, Any]) -> None:
         self._tables[table].append(dict(row))

@@ -19,7 +19,9 @@ from meanq.record import (
     WEIGHTS,
     BusyError,
     DirectoryLock,
+    circumstances,
     differences,
+    read_object,
     read_status,
     run_directory,
     write_atomically,
@@ -33,6 +35,8 @@ def reuse(config: Config) -> Path | None:
 
     Whatever keeps it from being copied will be told by training, in a clear line, or does not matter there.
     """
+    if config.checkpoint.keep:  # a copy has none
+        return None
     twin = find_twin(config)
     if twin is not None:
         with contextlib.suppress(BusyError, OSError):
@@ -42,14 +46,27 @@ def reuse(config: Config) -> Path | None:
 
 
 def find_twin(config: Config) -> Path | None:
-    """A finished run below the same root that differs from this one in nothing but its names."""
+    """A finished run below the same root that differs from this one in nothing but its names.
+
+    Made with the same versions of all packages. Its commit may be another one, which is said where it is copied.
+    """
     directory = run_directory(config)
+    versions = circumstances()["versions"]
     for found in sorted(Path(config.root).glob(f"*/{config.env.name}/*/seed_{config.seed}")):
-        if found == directory or read_status(found).get("state") != "finished" or not (found / CONFIG).exists():
-            continue
-        if all(difference.startswith(_NAMES) for difference in differences(found, config)):
-            return found
+        with contextlib.suppress(OSError, ValueError, TypeError, yaml.YAMLError):  # somebody's damaged run is no twin
+            if found == directory or read_status(found).get("state") != "finished":
+                continue
+            if not all(difference.startswith(_NAMES) for difference in differences(found, config)):
+                continue
+            if read_object(found / META).get("versions") == versions:
+                return found
     return None
+
+
+def said_of(twin: Path) -> str:
+    """For the line that says that it was copied."""
+    theirs, ours = read_object(twin / META).get("commit"), circumstances()["commit"]
+    return "" if theirs == ours else f", trained by commit {theirs} (here is {ours})"
 
 
 def copy_run(source: Path, config: Config) -> None:
@@ -63,7 +80,7 @@ def copy_run(source: Path, config: Config) -> None:
         for name in (EVALUATIONS, TRAINING, TIMINGS, PROBES, WEIGHTS):
             write_atomically(directory / name, (source / name).read_bytes())
         stored = yaml.safe_load((source / CONFIG).read_text())
-        meta = json.loads((source / META).read_text())
+        meta = read_object(source / META)
         meta.setdefault("copied_from", f"{stored['study']}, {stored['label']}")
         write_atomically(directory / META, f"{json.dumps(meta, indent=2)}\n".encode())
         write_atomically(directory / STATUS, (source / STATUS).read_bytes())

@@ -1,6 +1,7 @@
 """The training loop. It reads like the paper's Algorithm 1."""
 
 import contextlib
+import os
 import time
 import traceback
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from meanq.envs import FrameStack, make_env
 from meanq.evaluation import Episode, Evaluator, learned_reward, make_probes
 from meanq.exploration import Explorer, random_share
 from meanq.machine import (
+    MEMORY_SHARE,
     available_memory,
     human_bytes,
     resolve_compile,
@@ -28,7 +30,7 @@ from meanq.machine import (
 )
 from meanq.mirror import Mirror, make_mirror
 from meanq.networks import QNetwork, parameter_count
-from meanq.record import Record, read_status, run_directory
+from meanq.record import Record, circumstances, read_status, run_directory
 from meanq.replay import BernoulliMask, Replay, replay_bytes
 from meanq.rng import integer_seed, stream
 from meanq.signals import StopSignals
@@ -213,16 +215,23 @@ class Run:
         state = saved.state
         self.step = self._saved = saved.step
         versions = self._versions()
-        for name, version in state["versions"].items():
-            if version != versions[name]:
-                reporter.warn(f"saved with {name} {version} and resumed with {versions[name]}: results may differ")
-        torch.set_num_threads(state["threads"])  # another number would round otherwise
+        remedy = f"resume it where it began, or remove {self.directory} to start again"
+        if state["versions"]["device"] != versions["device"]:
+            raise CheckpointError(
+                f"device={self.config.device}: the run began on {state['versions']['device']} and cannot go on on "
+                f"{versions['device']}, whose random numbers are others; {remedy}"
+            )
         if state["compiled"] != self.compiled:
             began = "compiled" if state["compiled"] else "not compiled"
             raise CheckpointError(
                 f"compile={self.config.compile}: the run began {began} and cannot go on otherwise "
-                f"({self._why_compiled}); resume it where it began, or remove {self.directory} to start again"
+                f"({self._why_compiled}); {remedy}"
             )
+        for name, version in state["versions"].items():
+            now = versions.get(name)
+            if version and now and version != now:
+                reporter.warn(f"saved with {name} {version} and resumed with {now}: results may differ")
+        torch.set_num_threads(state["threads"])  # another number would round otherwise
         self.agent.load_state_dict(state["agent"])
         self._explorer.load_state_dict(state["explorer"])
         self.replay.load_state_dict(state["replay"])
@@ -272,8 +281,10 @@ class Run:
         """What roundings, and so results in their last digits, depend on."""
         return {"threads": torch.get_num_threads(), "device": self.device.type, "compiled": self.compiled}
 
-    def _versions(self) -> dict[str, str]:
-        return {"torch": torch.__version__, "numpy": np.__version__, "device": self.device.type}
+    def _versions(self) -> dict[str, str | None]:
+        """What results may depend on beside the configuration."""
+        now = circumstances()
+        return {**now["versions"], "commit": now["commit"], "device": self.device.type}
 
     def _breathe(self) -> None:
         """Called often, always between a step and what looking at it writes: show life, and stop where it is wanted."""
@@ -482,9 +493,13 @@ def check_memory(config: Config, frame_shape: tuple[int, ...], frame_dtype: np.d
     on_gpu = config.replay_on_device and device.type == "cuda"
     available = torch.cuda.mem_get_info(device)[0] if on_gpu else available_memory()
     if needed > available:
+        whose, remedy = "", ""
+        if on_gpu:
+            whose, remedy = " on the GPU", ", or replay_on_device=false"
+        elif MEMORY_SHARE in os.environ:
+            whose, remedy = " for each run", ", or fewer hydra.launcher.jobs"
         raise ConfigError(
             f"algo.replay_capacity={capacity}: the replay needs {human_bytes(needed)} and {human_bytes(available)} "
-            f"are free{' on the GPU' if on_gpu else ''}: write {int(capacity * 0.9 * available / needed)} or less"
-            f"{', or replay_on_device=false' if on_gpu else ''}"
+            f"are free{whose}: write {int(capacity * 0.9 * available / needed)} or less{remedy}"
         )
     return needed

@@ -21,7 +21,7 @@ from analysis.metrics import Metrics, compute
 from analysis.palette import styles
 from analysis.panels import compact, grid_shape, limits, settings
 from analysis.runs import RunSet, read_runs
-from analysis.series_figure import ROWS
+from analysis.series_figure import ROWS, series_table
 from analysis.tables import late
 from tests.synthetic_runs import gaussian_q, write_run
 
@@ -417,6 +417,13 @@ def test_a_series_is_drawn_over_its_number(games: list[str], tmp_path: Path) -> 
             np.testing.assert_allclose(np.asarray(line.get_ydata(), dtype=float), heights)
     for name in ("study", "mechanism"):
         assert_readable(picture(found, metrics, name)[0])
+
+
+def test_a_series_is_of_labels_that_have_come_equally_far() -> None:
+    labels = [f"meanq__ensemble_size={k}" for k in (1, 2, 3, 5)]
+    rows = [{"game": "g", "label": label, "step": 100, "runs": 5, **dict.fromkeys(ROWS, 1.0)} for label in labels]
+    rows[-1]["step"] = 40
+    assert set(series_table(pd.DataFrame(rows))["number"]) == {1, 2, 3}
 
 
 def test_a_legend_has_a_column_for_each_method_with_its_overrides_below(tmp_path: Path) -> None:

@@ -26,7 +26,10 @@ PAPER = {
     "meanq_rainbow": (1.0, 9.0, 0.2, 0.2),
     "rainbow_large": (1.0, 5.0, 0.2, 0.3),
     "rainbow_more_updates": (1.0, 5.0, 0.2, 0.3),
+    "rainbow_large_more_updates": (1.0, 5.0, 0.2, 0.3),
 }
+
+METHODS = ["a", "b", "c", "d", "e", "f"]
 
 
 def write_study(
@@ -69,8 +72,9 @@ def test_each_is_refuted_where_the_opposite_is_true(tmp_path: Path) -> None:
         "meanq": (1.0, 4.0, 6.0, 3.0),
         "meanq_no_target": (2.0, 3.0, 6.0, 3.0),
         "meanq_rainbow": (1.0, 4.0, 1.0, 1.0),
-        "rainbow_large": (1.0, 9.0, 1.0, 1.0),
+        "rainbow_large": (1.0, 2.0, 1.0, 1.0),
         "rainbow_more_updates": (1.0, 2.0, 1.0, 1.0),
+        "rainbow_large_more_updates": (1.0, 9.0, 1.0, 1.0),
     }
     write_study(tmp_path, opposite)
     found = verdicts(tmp_path)
@@ -97,6 +101,30 @@ def test_a_gap_that_falls_with_the_std_refutes_the_correlation(tmp_path: Path) -
     assert result.verdict == REFUTED
 
 
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        ({"total_steps": 200}, "runs of 100 and of 200 steps"),
+        ({"probe.seed": 9}, "different probe states"),
+        (None, "4 methods where 5 are needed"),
+    ],
+)
+def test_methods_that_cannot_be_compared_do_not_correlate(
+    other: dict[str, Any] | None, reason: str, tmp_path: Path
+) -> None:
+    generator = np.random.default_rng(0)
+    for label in METHODS[: 4 if other is None else 5]:
+        overrides = other if other is not None and label == "e" else {}
+        last = overrides.get("total_steps", 100)
+        for seed in range(4):
+            q = {last: generator.normal(0, 1, (30, 1, 3))}
+            write_run(
+                tmp_path, label=label, seed=seed, returns={last: 5.0}, q=q, overrides={"total_steps": 100, **overrides}
+            )
+    (result,) = decide(read_runs([tmp_path]))[0][0].results
+    assert result.verdict == UNDECIDED and reason in result.details[0]
+
+
 def test_methods_that_do_not_differ_rarely_correlate() -> None:
     generator = np.random.default_rng(0)
     from_halves, from_all = [], []
@@ -104,12 +132,34 @@ def test_methods_that_do_not_differ_rarely_correlate() -> None:
         q = generator.normal(0, 1, (6, 6, 4, 1, 3)) * generator.chisquare(3, (6, 6, 1, 1, 1))  # [method, run, P, K, A]
         halves = [[[f(runs[half::2]) for runs in q] for half in (0, 1)] for f in (value_std, jensen_gap)]
         whole = [[[f(runs) for runs in q]] * 2 for f in (value_std, jensen_gap)]
-        from_halves.append(findings.pairing_test([np.array(halves)]))
-        from_all.append(findings.pairing_test([np.array(whole)]))
+        from_halves.append(findings.pairing_test([np.array(halves)], [METHODS]))
+        from_all.append(findings.pairing_test([np.array(whole)], [METHODS]))
     correlation, above, below = np.array(from_halves).T
     assert abs(correlation.mean()) < 0.1
     assert (above <= 0.025).mean() < 0.07 and (below <= 0.025).mean() < 0.07
     assert np.mean(from_all, axis=0)[0] > 0.3, "std and gap of the same runs share their noise"
+
+
+def test_methods_that_are_alike_in_all_games_are_one_piece_of_evidence() -> None:
+    generator = np.random.default_rng(0)
+    together, apart = [], []
+    for _ in range(100):
+        level = generator.normal(0, 1, (2, 1, 6))  # std and gap of a method: unrelated, and the same in all games
+        games = [level + generator.normal(0, 0.1, (2, 2, 6)) for _ in range(3)]
+        together.append(findings.pairing_test(games, [METHODS] * 3))
+        apart.append(findings.pairing_test(games, [[f"{i} {name}" for name in METHODS] for i in range(3)]))
+    _, above, below = np.array(together).T
+    assert (above <= 0.025).mean() < 0.07 and (below <= 0.025).mean() < 0.07
+    assert (np.array(apart)[:, 1:] <= 0.025).any(axis=1).mean() > 0.15, "as three pieces they would decide by chance"
+
+
+def test_a_pairing_leaves_out_the_methods_that_a_game_has_not() -> None:
+    generator = np.random.default_rng(0)
+    values = generator.normal(0, 1, (2, 2, 6))
+    whole = findings.pairing_test([values], [METHODS])
+    both = findings.pairing_test([values, values[..., 1:]], [METHODS, METHODS[1:]])
+    part = findings.pairing_test([values[..., 1:]], [METHODS[1:]])
+    assert both[0] == pytest.approx((whole[0] + part[0]) / 2)
 
 
 def test_numbers_are_those_of_the_metrics(tmp_path: Path) -> None:
@@ -120,14 +170,14 @@ def test_numbers_are_those_of_the_metrics(tmp_path: Path) -> None:
     q = np.stack([run.probes.at(100) for run in runs])  # type: ignore[union-attr,misc]
     performance = np.mean([run.episode_means["normalised_return"][100] for run in runs])
     assert sample.probed == [100]
-    assert sample.value("std", 4, [100]) == pytest.approx(value_std(q) / performance)
-    assert sample.value("gap", 4, [100]) == pytest.approx(jensen_gap(q) / performance)
-    assert sample.value("raw_gap", 4, [100]) == pytest.approx(jensen_gap(q))
+    assert sample.spread("std", 4, [100]) == pytest.approx(value_std(q) / performance)
+    assert sample.spread("gap", 4, [100]) == pytest.approx(jensen_gap(q) / performance)
+    assert sample.spread("raw_gap", 4, [100]) == pytest.approx(jensen_gap(q))
     late = [run.episode_means.loc[80:100] for run in runs]
     early = [run.episode_means.loc[10:20] for run in runs]
-    assert sample.value("return", 4, []) == pytest.approx(np.mean([m["normalised_return"].mean() for m in late]))
-    assert sample.value("early_return", 4, []) == pytest.approx(np.mean([m["normalised_return"].mean() for m in early]))
-    assert sample.value("bias", 4, []) == pytest.approx(np.mean([m["bias_clipped"].mean() for m in late]))
+    assert sample.mean("return") == pytest.approx(np.mean([m["normalised_return"].mean() for m in late]))
+    assert sample.mean("early_return") == pytest.approx(np.mean([m["normalised_return"].mean() for m in early]))
+    assert sample.mean("bias") == pytest.approx(np.mean([m["bias_clipped"].mean() for m in late]))
 
 
 def test_a_resample_is_the_metric_of_the_runs_that_were_drawn(tmp_path: Path) -> None:
@@ -137,34 +187,37 @@ def test_a_resample_is_the_metric_of_the_runs_that_were_drawn(tmp_path: Path) ->
     q = np.stack([run.probes.at(100) for run in runs])[:5]  # type: ignore[union-attr,misc]
     performance = np.array([run.episode_means["normalised_return"][100] for run in runs])
     for i, drawn in enumerate(sample.resamples(5)[:20]):
-        assert sample.resampled("raw_std", 5, [100])[i] == pytest.approx(value_std(q[drawn]), abs=1e-6)
-        assert sample.resampled("gap", 5, [100])[i] == pytest.approx(jensen_gap(q[drawn]) / performance[drawn].mean())
-        assert sample.resampled("return", 5, [])[i] == pytest.approx(sample.returns[drawn].mean())
-        assert sample.resampled("bias", 5, [])[i] == pytest.approx(abs(sample.biases[drawn].mean()))
+        std, gap = (sample.resampled_spreads(metric, 5, [100])[i] for metric in ("raw_std", "gap"))
+        assert std == pytest.approx(value_std(q[drawn]), abs=1e-6)
+        assert gap == pytest.approx(jensen_gap(q[drawn]) / performance[drawn].mean())
 
 
-def test_the_interval_is_the_bootstrap_of_the_difference(tmp_path: Path) -> None:
+def test_the_interval_of_a_mean_is_students(tmp_path: Path) -> None:
     write_study(tmp_path, {"dqn": PAPER["dqn"], "meanq": PAPER["meanq"]}, runs=20, spread=1.0)
     evidence = Evidence(read_runs([tmp_path]))
     result = findings.examine(evidence, findings.FINDINGS["F3"][1][0], 1)
-    a, b = (evidence.samples["game", label].returns for label in ("meanq", "dqn"))
-    error = np.sqrt(a.var(ddof=1) / 20 + b.var(ddof=1) / 20)
+    a, b = (evidence.samples["game", label].by_run["return"] for label in ("meanq", "dqn"))
+    welch = stats.ttest_ind(a, b, equal_var=False).confidence_interval()
     assert result.difference == pytest.approx(a.mean() - b.mean())
-    students = 2 * stats.t.ppf(0.975, 38) * error
-    assert (result.high - result.low) / students == pytest.approx(1, abs=0.1)
+    assert (result.high - result.low) / (welch.high - welch.low) == pytest.approx(1, abs=0.05)
+    drawn = evidence.samples["game", "dqn"].drawn_means("return")
+    alone = stats.t.interval(0.95, 19, b.mean(), stats.sem(b))
+    assert np.quantile(drawn, [0.025, 0.975]) == pytest.approx(alone, rel=0.01)
 
 
-def test_equal_means_of_few_runs_are_rarely_told_apart() -> None:
+@pytest.mark.parametrize("runs", [3, 5])
+@pytest.mark.parametrize("spread", [1.0, 0.2])
+def test_equal_means_of_few_runs_are_rarely_told_apart(runs: int, spread: float, monkeypatch: Any) -> None:
+    monkeypatch.setattr(findings, "DRAWS", 4000)
     generator = np.random.default_rng(0)
-    wrong, plain = 0, 0
-    for _ in range(400):
-        x, y = generator.normal(0, 1, (2, 5))
-        drawn = x[generator.integers(0, 5, (1000, 5))].mean(1) - y[generator.integers(0, 5, (1000, 5))].mean(1)
-        point = [np.array(x.mean() - y.mean())]
-        wrong += findings.judge("", point, [drawn], 1, [], counts=[5, 5]).verdict != UNDECIDED
-        plain += findings.judge("", point, [drawn], 1, []).verdict != UNDECIDED
-    assert wrong / 400 < 0.08
-    assert plain / 400 > 0.09, "percentiles as they are would be wrong about twice as often as they say"
+    supported = refuted = 0
+    for _ in range(600):
+        drawn = [findings.draw_means(generator.normal(0, scale, runs), generator) for scale in (1.0, spread)]
+        result = findings.judge("", [np.array(0.0)], [drawn[0] - drawn[1]], 1, [], claims=8)
+        supported += result.verdict == SUPPORTED
+        refuted += result.verdict == REFUTED
+    assert supported <= 600 * 0.025 + 10
+    assert refuted <= 600 * 0.025 / 8 + 5
 
 
 def test_the_same_seed_gives_the_same_intervals(tmp_path: Path) -> None:

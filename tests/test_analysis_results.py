@@ -81,6 +81,27 @@ def test_a_run_that_was_not_evaluated_to_the_end_is_not_in_the_late_means(tmp_pa
     assert "seed 9: failed, evaluated up to step 80000 of 100000" in made["README.md"].decode()
 
 
+def test_labels_that_are_not_equally_far_are_named(tmp_path: Path) -> None:
+    write_study(tmp_path / "runs")
+    said = "labels have come to 40,000 to 100,000 interactions"
+    assert said not in keep(tmp_path / "runs", tmp_path / "out")["README.md"].decode()
+    overrides = {"total_steps": 100_000, "probe.states": 3}
+    for seed in (0, 1):
+        write_run(
+            tmp_path / "runs", "minatar_breakout", "avg_dqn", seed, {40_000: 1}, state="running", overrides=overrides
+        )
+    assert f"minatar_breakout: {said}" in keep(tmp_path / "runs", tmp_path / "out")["README.md"].decode()
+
+
+def test_the_commits_of_a_run_that_was_resumed_by_another_are_all_named(tmp_path: Path) -> None:
+    write_study(tmp_path / "runs")
+    path = tmp_path / "runs" / "minatar_breakout" / "dqn" / "seed_0" / "meta.json"
+    meta = {**json.loads(path.read_text()), "earlier": [{"to_step": 5, "commit": "old"}, {"to_step": 7, "host": "x"}]}
+    path.write_text(json.dumps(meta))
+    about = json.loads(keep(tmp_path / "runs", tmp_path / "out")["provenance.json"])
+    assert about["commits"] == {"abc": 5, "old, then abc": 1}
+
+
 def test_provenance_is_what_the_runs_recorded_without_hosts_and_paths(tmp_path: Path) -> None:
     write_study(tmp_path / "runs")
     (tmp_path / "runs" / "minatar_breakout" / "dqn" / "seed_7").mkdir()

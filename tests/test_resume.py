@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import meanq
+from meanq import record
 from meanq.agent import DivergedError
 from meanq.checkpoint import CheckpointError, Checkpoints, _from_plain, _to_plain
 from meanq.config import Config, ConfigError
@@ -492,6 +493,37 @@ def test_the_number_of_threads_is_that_of_the_first_start(tmp_path: Path) -> Non
     with pytest.raises(RuntimeError, match="crash"):
         run.train(Stop(70))
     assert torch.get_num_threads() == 2
+
+
+def test_what_was_otherwise_before_it_was_resumed_is_said_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: Path
+) -> None:
+    now = record.circumstances()
+    for step, commit in ((60, "first"), (130, "second")):
+        monkeypatch.setattr(record, "_git_commit", lambda commit=commit: commit)
+        crashed(tmp_path, step)
+    monkeypatch.setattr(record, "_git_commit", lambda: "third")
+    reporter = Stop(-1)
+    run = make_run(tmp_path, *SMALL)
+    run.train(reporter)
+    assert reporter.warnings == ["saved with commit second and resumed with third: results may differ"]
+    meta = json.loads((run.directory / "meta.json").read_text())
+    assert (meta["commit"], meta["resumed"], meta["versions"]) == ("third", [50, 100], now["versions"])
+    assert meta["earlier"] == [{"to_step": 50, "commit": "first"}, {"to_step": 100, "commit": "second"}]
+    assert_same(run.directory, finished)
+
+
+def test_a_run_of_another_device_is_an_error_before_anything_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = crashed(tmp_path, 60)
+    before = {path.name: path.read_bytes() for path in run.directory.iterdir() if path.is_file()}
+    versions = Run._versions
+    monkeypatch.setattr(Run, "_versions", lambda self: {**versions(self), "device": "cuda"})
+    with pytest.raises(CheckpointError, match="device=auto: the run began on cpu and cannot go on on cuda"):
+        make_run(tmp_path, *SMALL).train(SilentReporter())
+    after = {path.name: path.read_bytes() for path in run.directory.iterdir() if path.is_file()}
+    assert {name for name in before if after[name] != before[name]} <= {"status.json"}
 
 
 def test_how_often_it_is_saved_is_not_part_of_what_it_is(finished: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from meanq.config import Config, from_omegaconf
 from meanq.launch import launch
 from meanq.record import DirectoryLock, read_status, run_directory
-from meanq.reuse import copy_run, find_twin, reuse
+from meanq.reuse import copy_run, find_twin, reuse, said_of
 from meanq.sweep import Plan, hydra_arguments, plan, register_schema
 from meanq.train import Run
 from tests.training import SHORT, SilentReporter, compose_run, train
@@ -85,6 +85,48 @@ def test_what_cannot_be_copied_is_trained(root: Path, tmp_path: Path) -> None:
     train_config(other)
     assert (run_directory(other) / "weights.safetensors").read_bytes() == content
     assert "copied_from" not in json.loads((run_directory(other) / "meta.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.yaml", b"study: [half"),
+        ("config.yaml", b"\xff\xfe"),
+        ("config.yaml", b"a list"),
+        ("status.json", b"\xff\xfe"),
+        ("status.json", b"[]"),
+        ("meta.json", b'{"versions":'),
+        ("meta.json", b"[]"),
+        ("meta.json", b"{}"),
+    ],
+)
+def test_a_damaged_run_is_no_twin(name: str, content: bytes, root: Path, tmp_path: Path) -> None:
+    source = of_study(tmp_path, "first", "meanq")
+    copy_run(run_directory(of_study(root, "first", "meanq")), source)
+    other = of_study(tmp_path, "second", "meanq")
+    assert find_twin(other) == run_directory(source)
+    (run_directory(source) / name).write_bytes(content)
+    assert reuse(other) is None and not run_directory(other).exists()
+
+
+def test_a_run_is_trained_where_a_copy_would_not_be_the_same(root: Path, tmp_path: Path) -> None:
+    source = of_study(tmp_path, "first", "meanq")
+    copy_run(run_directory(of_study(root, "first", "meanq")), source)
+    assert reuse(of_study(tmp_path, "second", "meanq", "checkpoint.keep=true")) is None
+    meta = run_directory(source) / "meta.json"
+    content = json.loads(meta.read_text())
+    content["versions"]["torch"] = "1.0"
+    meta.write_text(json.dumps(content))
+    assert reuse(of_study(tmp_path, "second", "meanq")) is None
+
+
+def test_another_commit_is_said(root: Path, tmp_path: Path) -> None:
+    source = run_directory(of_study(tmp_path, "first", "meanq"))
+    copy_run(run_directory(of_study(root, "first", "meanq")), of_study(tmp_path, "first", "meanq"))
+    content = json.loads((source / "meta.json").read_text())
+    assert said_of(source) == ""
+    (source / "meta.json").write_text(json.dumps({**content, "commit": "abc"}))
+    assert said_of(source) == f", trained by commit abc (here is {content['commit']})"
 
 
 def planned(root: Path, study: str, *overrides: str) -> Plan:

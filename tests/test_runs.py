@@ -16,6 +16,7 @@ from meanq import record
 from meanq.clock import PARTS, Clock
 from meanq.config import CONFIG_DIR, ConfigError
 from meanq.envs import Environment, Step
+from meanq.machine import MEMORY_SHARE
 from meanq.record import write_atomically
 from meanq.terminal import time_shares
 from tests.training import SHORT, SilentReporter, make_run, train, weights
@@ -200,6 +201,12 @@ def test_too_little_memory_is_an_error_at_the_start(tmp_path: Path, monkeypatch:
     ):
         make_run(tmp_path, "env=hero")
     assert not any(tmp_path.iterdir())
+
+
+def test_runs_side_by_side_share_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MEMORY_SHARE, "1000000000")
+    with pytest.raises(ConfigError, match=r"and 1.0 GB are free for each run: .*or fewer hydra.launcher.jobs"):
+        make_run(tmp_path, "env=hero")
 
 
 def test_500k_atari_frames_take_little_more_than_their_pixels(tmp_path: Path) -> None:

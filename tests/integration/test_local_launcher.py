@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 PROJECT = Path(__file__).parents[2]
@@ -116,6 +117,8 @@ def test_cores_are_divided_and_a_killed_run_fails_alone(start, tmp_path: Path) -
     assert not shares[0] & shares[1] and {len(share) for share in shares} == {CORES // 2}
     for seed in (0, 1):
         assert json.loads((directory(tmp_path, seed) / "meta.json").read_text())["threads"] == CORES // 2
+        environment = psutil.Process(pid(tmp_path, seed)).environ()
+        assert 0 < int(environment["MEANQ_MEMORY_SHARE"]) < psutil.virtual_memory().total / 2
     os.kill(pid(tmp_path, 0), signal.SIGKILL)
     lines = iter(process.stdout.readline, "")
     assert any("seed=0 | killed by signal 9" in line for line in lines)
