@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.figure_tables import AVERAGE, CITED, Curve, count_runs, game_name, read_curves, what_is_missing
 from analysis.metrics import DEFAULT_BIAS
 from analysis.palette import Style, cited
-from analysis.panels import Sheet, compact, draw_curves, fold, grid_shape, limits, look, ticks
+from analysis.panels import MOST_WITH_SPREAD, Sheet, compact, draw_curves, fold, grid_shape, limits, look, ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +38,6 @@ MECHANISM_ROWS = {
 }
 MECHANISM_AVERAGES = ["member_correlation", "effective_size"]
 ONE_RUN = "1 run of each label"
-SPREAD_OF_RUNS = "one standard deviation over them (band), every run (faded)"
 PAPERS_READING = (
     "The paper's reading: a five times larger model is no better than Rainbow, five times the updates are worse, and "
     "both together are no better either, so neither explains what MeanQ gains."
@@ -77,7 +76,7 @@ def draw_learning_curves(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str
     sentences = [
         f"Return of greedy episodes, {runs}."
         if runs == ONE_RUN
-        else f"Return of greedy episodes: mean over runs (line), {SPREAD_OF_RUNS}. {runs}."
+        else f"Return of greedy episodes: mean over runs{_spread(shown)}. {runs}."
     ]
     if AVERAGE in envs:
         sentences.append(
@@ -110,7 +109,7 @@ def draw_study(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
         about.append("No std and no gap: they need two runs of a label that were probed.")
     if set(table["env"]) != {AVERAGE}:
         runs = count_runs(table)
-        about.append(f"{runs}." if runs == ONE_RUN else f"Mean over runs (line), {SPREAD_OF_RUNS}. {runs}.")
+        about.append(f"{runs}." if runs == ONE_RUN else f"Mean over runs{_spread(set(table['algo']))}. {runs}.")
     if AVERAGE in set(table["env"]):
         about.append(_about_average(games, "its first row is the normalised return"))
     return figure, " ".join([*about, *sentences])
@@ -248,6 +247,11 @@ def _all_positive(curves: Curves, metric: str) -> bool:
     means = [curve.mean for (_, other, _), curve in curves.items() if other == metric]
     finite = np.concatenate([mean[np.isfinite(mean)] for mean in means]) if means else np.empty(0)
     return len(finite) > 0 and bool((finite > 0).all())
+
+
+def _spread(labels: Collection[str]) -> str:
+    many = len(labels) > MOST_WITH_SPREAD
+    return "" if many else " (line), one standard deviation over them (band), every run (faded)"
 
 
 def _about_average(games: int, what: str, band: bool = True) -> str:

@@ -28,6 +28,7 @@ INCH = 72  # points
 LEFT, RIGHT, BOTTOM, TOP = 0.5, 0.16, 0.36, 0.2  # margins around the panels, in inches
 GAP_X, GAP_Y = 0.42, 0.34
 LEGEND_LINE, TITLE_LINE = 0.133, 0.125
+MOST_WITH_SPREAD = 8  # curves of a panel; the bands of more are a fog
 MARKERS_PER_CURVE = 6
 FAR = 8  # times as large as the median of the others': a curve that would hide them, were the axis linear throughout
 SETTINGS: dict[str, Any] = {
@@ -210,14 +211,15 @@ def ticks(axis: Axes, x: int = 4, y: int = 4) -> None:
 
 
 def draw_curves(axis: Axes, curves: Sequence[tuple[Style, Curve]]) -> None:
-    """Means with their spread, with gaps where they are NaN, over the faded runs; the last one on top."""
+    """Means with gaps where they are NaN, the last one on top; of not too many, also their spread and the faded runs."""
     from matplotlib.collections import LineCollection
 
-    runs = [(style.colour, run) for style, curve in curves for run in curve.runs]
+    faint = curves if len(curves) <= MOST_WITH_SPREAD else []
+    runs = [(style.colour, run) for style, curve in faint for run in curve.runs]
     if runs:
         colours, lines = zip(*runs, strict=True)
         axis.add_collection(LineCollection(lines, colors=colours, linewidths=0.5, alpha=0.25), autolim=False)
-    draw_bands(axis, [(style, c.steps, c.mean - c.spread, c.mean + c.spread) for style, c in curves])
+    draw_bands(axis, [(style, c.steps, c.mean - c.spread, c.mean + c.spread) for style, c in faint])
     for i, (style, curve) in enumerate(curves):
         axis.plot(curve.steps, curve.mean, **look(style), markevery=_marked(curve.mean, shift=i))
 
