@@ -211,7 +211,7 @@ def ticks(axis: Axes, x: int = 4, y: int = 4) -> None:
 
 
 def draw_curves(axis: Axes, curves: Sequence[tuple[Style, Curve]]) -> None:
-    """Means with gaps where they are NaN, the last one on top; of not too many, also their spread and the faded runs."""
+    """Means with gaps where they are NaN, the last one on top; of a few also their spread and the faded runs."""
     from matplotlib.collections import LineCollection
 
     faint = curves if len(curves) <= MOST_WITH_SPREAD else []
