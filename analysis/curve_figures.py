@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.figure_tables import AVERAGE, CITED, Curve, count_runs, game_name, read_curves, what_is_missing
 from analysis.metrics import DEFAULT_BIAS
 from analysis.palette import Style, cited
-from analysis.panels import MOST_WITH_SPREAD, Sheet, compact, draw_curves, fold, grid_shape, limits, look, ticks
+from analysis.panels import Sheet, compact, draw_curves, fold, grid_shape, limits, look, ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +37,9 @@ MECHANISM_ROWS = {
     "effective_size_true": "effective size (Q*)",
 }
 MECHANISM_AVERAGES = ["member_correlation", "effective_size"]
+MOST_WITH_SPREAD = 8  # labels of a figure; the bands of more are a fog
 ONE_RUN = "1 run of each label"
+SPREAD_OF_RUNS = " (line), one standard deviation over them (band), every run (faded)"
 PAPERS_READING = (
     "The paper's reading: a five times larger model is no better than Rainbow, five times the updates are worse, and "
     "both together are no better either, so neither explains what MeanQ gains."
@@ -72,15 +74,15 @@ def draw_learning_curves(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str
             axis.set_xlabel("interactions")
         if i % columns == 0:
             axis.set_ylabel("return")
-    runs = count_runs(table)
+    runs, spread = count_runs(table), _has_spread(shown)
     sentences = [
         f"Return of greedy episodes, {runs}."
         if runs == ONE_RUN
-        else f"Return of greedy episodes: mean over runs{_spread(shown)}. {runs}."
+        else f"Return of greedy episodes: mean over runs{SPREAD_OF_RUNS * spread}. {runs}."
     ]
     if AVERAGE in envs:
         sentences.append(
-            _about_average(len(envs) - 1, "returns are normalised (0: random play, 1: the reference score)")
+            _about_average(len(envs) - 1, "returns are normalised (0: random play, 1: the reference score)", spread)
         )
     if len(from_paper):
         sentences.append("Dotted: scores that the paper gives for this number of interactions.")
@@ -98,20 +100,21 @@ def draw_study(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
     figure, sentences = _draw_rows(table, looks, STUDY_ROWS)
     games = table[table["env"] != AVERAGE]["env"].nunique() or int(table["n"].max())
     shown = set(table["metric"])
+    spread = _has_spread(set(table["algo"]))
     about = ["Return, and bias: V(s0) minus the discounted return of rewards as learned from."]
     if shown & {"normalised_std", "std"}:
         about.append(
-            "Std of V(s0) over runs, and Jensen gap: of groups of 5 runs, or of all runs where there are fewer "
-            "(band: one standard deviation over groups, where there are several)"
+            "Std of V(s0) over runs, and Jensen gap: of groups of 5 runs, or of all runs where there are fewer"
+            + (" (band: one standard deviation over groups, where there are several)" if spread else "")
             + ("; divided by the normalised return." if "normalised_std" in shown else ".")
         )
     else:
         about.append("No std and no gap: they need two runs of a label that were probed.")
     if set(table["env"]) != {AVERAGE}:
         runs = count_runs(table)
-        about.append(f"{runs}." if runs == ONE_RUN else f"Mean over runs{_spread(set(table['algo']))}. {runs}.")
+        about.append(f"{runs}." if runs == ONE_RUN else f"Mean over runs{SPREAD_OF_RUNS * spread}. {runs}.")
     if AVERAGE in set(table["env"]):
-        about.append(_about_average(games, "its first row is the normalised return"))
+        about.append(_about_average(games, "its first row is the normalised return", band=spread))
     return figure, " ".join([*about, *sentences])
 
 
@@ -208,7 +211,7 @@ def _draw_panel(
         return []
     for style, step, score in lines:
         axis.plot([0, step], [score, score], **{**look(style), "linewidth": 0.9, "markevery": [1], "zorder": 1.8})
-    draw_curves(axis, [(shown[label], curve) for label, curve in visible.items()])
+    draw_curves(axis, [(shown[label], curve) for label, curve in visible.items()], spread=_has_spread(shown))
     if logarithmic:
         axis.set_yscale("log")
         ratio = [curve.mean[np.isfinite(curve.mean)] for curve in visible.values()]
@@ -249,9 +252,9 @@ def _all_positive(curves: Curves, metric: str) -> bool:
     return len(finite) > 0 and bool((finite > 0).all())
 
 
-def _spread(labels: Collection[str]) -> str:
-    many = len(labels) > MOST_WITH_SPREAD
-    return "" if many else " (line), one standard deviation over them (band), every run (faded)"
+def _has_spread(labels: Collection[str]) -> bool:
+    """Of a figure with these labels, whether its curves have bands and runs."""
+    return len(labels) <= MOST_WITH_SPREAD
 
 
 def _about_average(games: int, what: str, band: bool = True) -> str:

@@ -419,7 +419,7 @@ def pairing_test(
     measured: by environment, [std or gap, half of the runs, method]; methods: their names.
     """
     names = sorted({name for here in methods for name in here})
-    keys = np.random.default_rng(seed).random((REPETITIONS, len(names)))  # their order is a pairing, in any subset
+    keys = np.random.default_rng(seed).random((REPETITIONS, len(names)))  # games with the same methods pair them alike
     true, random = [], []
     for values, here in zip(measured, methods, strict=True):
         orders = keys[:, [names.index(name) for name in here]].argsort(axis=1)

@@ -28,7 +28,6 @@ INCH = 72  # points
 LEFT, RIGHT, BOTTOM, TOP = 0.5, 0.16, 0.36, 0.2  # margins around the panels, in inches
 GAP_X, GAP_Y = 0.42, 0.34
 LEGEND_LINE, TITLE_LINE = 0.133, 0.125
-MOST_WITH_SPREAD = 8  # curves of a panel; the bands of more are a fog
 MARKERS_PER_CURVE = 6
 FAR = 8  # times as large as the median of the others': a curve that would hide them, were the axis linear throughout
 SETTINGS: dict[str, Any] = {
@@ -210,11 +209,11 @@ def ticks(axis: Axes, x: int = 4, y: int = 4) -> None:
         which.set_major_formatter(FuncFormatter(compact))
 
 
-def draw_curves(axis: Axes, curves: Sequence[tuple[Style, Curve]]) -> None:
-    """Means with gaps where they are NaN, the last one on top; of a few also their spread and the faded runs."""
+def draw_curves(axis: Axes, curves: Sequence[tuple[Style, Curve]], spread: bool = True) -> None:
+    """Means with gaps where they are NaN, the last one on top; with their spread, over the faded runs."""
     from matplotlib.collections import LineCollection
 
-    faint = curves if len(curves) <= MOST_WITH_SPREAD else []
+    faint = curves if spread else []
     runs = [(style.colour, run) for style, curve in faint for run in curve.runs]
     if runs:
         colours, lines = zip(*runs, strict=True)

@@ -419,6 +419,16 @@ def test_a_series_is_drawn_over_its_number(games: list[str], tmp_path: Path) -> 
         assert_readable(picture(found, metrics, name)[0])
 
 
+@pytest.mark.parametrize(("labels", "bands"), [(8, True), (9, False)])
+def test_many_curves_have_no_bands_and_the_caption_says_none(labels: int, bands: bool, tmp_path: Path) -> None:
+    found, metrics = study(tmp_path, ["minatar_breakout", "minatar_asterix"], SIZES[:labels])
+    for kind in ("study", "learning_curves"):
+        figure, caption, _ = picture(found, metrics, kind)
+        drawn = {type(item) for axis in figure.axes for item in axis.collections}
+        assert ({LineCollection, PolyCollection} <= drawn) == bands == ("band" in caption), kind
+        assert drawn.isdisjoint({LineCollection, PolyCollection}) or bands
+
+
 def test_a_series_is_of_labels_that_have_come_equally_far() -> None:
     labels = [f"meanq__ensemble_size={k}" for k in (1, 2, 3, 5)]
     rows = [{"game": "g", "label": label, "step": 100, "runs": 5, **dict.fromkeys(ROWS, 1.0)} for label in labels]
