@@ -166,8 +166,7 @@ def select_mechanism(found: RunSet, metrics: Metrics) -> pd.DataFrame:
 
 def select_series(found: RunSet, metrics: Metrics) -> pd.DataFrame:
     """Of the longest series of labels."""
-    need(not metrics.table.empty, "no run has been evaluated yet")
-    return series_table(late(metrics.table))
+    return series_table(late(found, metrics))
 
 
 def select_aggregates(found: RunSet, metrics: Metrics) -> pd.DataFrame:

@@ -12,18 +12,20 @@ Windows     late: the last quarter of training, steps > 3/4; early: the first qu
 Numbers     return: normalised return. bias: |mean over runs of the bias|, in the unit of `--bias`. std, gap: the
             normalised standard deviation and Jensen gap over all runs (as many of both methods; those with the lowest
             seeds), at the probes where the normalised performance of both is clearly above zero (analysis.metrics).
-Difference  return: A - B. Others, which are never negative: (A - B) / (A + B), between -1 and 1, so that no
-            environment outweighs the others by its unit. Then the mean over environments.
+            correlation: of members' errors, as log(1 + K c / (1 - c)), which rises with the correlation c and of which
+            the jackknife has numbers per run (analysis.metrics, `member_pseudovalues`); of ensembles of one size.
+Difference  return, correlation: A - B. Others, which are never negative: (A - B) / (A + B), between -1 and 1, so that
+            no environment outweighs the others by its unit. Then the mean over environments.
 Interval    95%, percentiles of the difference of numbers drawn for each environment and method by itself, seeded.
-            return, bias: a mean over runs is drawn from Student's distribution around it (the interval of Behrens and
-            Fisher, which neither takes the spreads of two methods for equal nor ends where the runs do). std, gap: a
-            bootstrap over runs.
+            return, bias, correlation: a mean over runs is drawn from Student's distribution around it (the interval of
+            Behrens and Fisher, which neither takes the spreads of two methods for equal nor ends where the runs do).
+            std, gap: a bootstrap over runs.
 Comparison  supported: the whole interval is on the claimed side of zero. refuted: on the other side; here, of an
             interval of 100% - 5% / m, m the number of the finding's comparisons, because one of them is enough to
             refute it by chance. not decidable: neither, or nothing can be compared.
 Finding     supported: each of its comparisons is. refuted: one of them is. Otherwise not decidable.
 
-`FINDINGS` lists the comparisons of F2 to F7. F1 has a rule of its own: `correlation_of_std_and_gap`.
+`FINDINGS` lists the comparisons of F2 to F8. F1 has a rule of its own: `correlation_of_std_and_gap`.
 """
 
 import argparse
@@ -37,7 +39,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.metrics import DEFAULT_BIAS, clearly_positive, jensen_gap, say, value_std
+from analysis.metrics import (
+    DEFAULT_BIAS,
+    Decomposition,
+    clearly_positive,
+    jensen_gap,
+    member_pseudovalues,
+    say,
+    value_std,
+)
 from analysis.runs import BIASES, AnalysisError, Run, RunSet, read_runs
 
 SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "not decidable"
@@ -54,7 +64,7 @@ LATE, EARLY = 3 / 4, 1 / 4
 class Claim:
     """That a number of method A is higher, or lower, than that of method B."""
 
-    metric: str  # return, early_return, bias, std, gap
+    metric: str  # return, early_return, bias, std, gap, correlation
     a: str
     relation: str  # above, below
     b: str
@@ -105,6 +115,10 @@ FINDINGS: dict[str, tuple[str, list[Claim]]] = {
             *_claims("return-", "rainbow_more_updates", "meanq_rainbow"),
             *_claims("return-", "rainbow_large_more_updates", "meanq_rainbow"),
         ],
+    ),
+    "F8": (
+        "Members that share minibatches (Ens-DQN) correlate more than MeanQ's: expected by the paper, not measured.",
+        _claims("correlation-", "meanq", "ens_dqn"),
     ),
 }
 
@@ -188,7 +202,19 @@ class Sample:
             "return": self._window("normalised_return"),
             "early_return": self._window("normalised_return", early=True),
             "bias": self._window(self._bias_column),
+            "correlation": self._correlation(),
         }
+
+    def _correlation(self) -> np.ndarray:
+        """NaN where nothing says how members vary."""
+        if not self.probed or self.members < 2 or len(self.runs) < LEAST_RUNS:
+            return np.full(len(self.runs), np.nan)
+        return member_pseudovalues([self._q(step, len(self.runs)) for step in self.probed])
+
+    @property
+    def members(self) -> int:
+        """The ensemble's size; 0 where nothing was probed."""
+        return next((run.probes.q.shape[2] for run in self.runs if run.probes is not None), 0)
 
     @cached_property
     def probed(self) -> list[int]:
@@ -203,10 +229,14 @@ class Sample:
             and all(run.probes is not None and run.probes.at(step) is not None for run in self.runs)
         )
 
+    def _q(self, step: int, count: int) -> np.ndarray:
+        """Values [R, P, K, A] of the first runs."""
+        found = [run.probes.at(step) for run in self.runs[:count] if run.probes is not None]
+        return np.stack([q for q in found if q is not None])
+
     def mean_q(self, step: int, count: int) -> np.ndarray:
         """Ensemble means [R, P, A] of the first runs."""
-        found = [run.probes.at(step) for run in self.runs[:count] if run.probes is not None]
-        return np.stack([q.mean(1) for q in found if q is not None])
+        return self._q(step, count).mean(2)
 
     def performance(self, step: int, count: int) -> np.ndarray:
         """Normalised returns [R] of the first runs."""
@@ -349,11 +379,14 @@ def examine(evidence: Evidence, claim: Claim, claims: int) -> Result:
         else:
             values = [sample.mean(claim.metric) for sample in (a, b)]
             draws = [sample.drawn_means(claim.metric) for sample in (a, b)]
-        difference = _subtract if claim.metric in ("return", "early_return") else _relative
+        difference = _subtract if claim.metric in ("return", "early_return", "correlation") else _relative
         points.append(difference(np.array(values[0]), np.array(values[1])))
         drawn.append(difference(draws[0], draws[1]))
         counts = (count, count) if spread else (len(a.runs), len(b.runs))
         text = f"{env}: {values[0]:.3f} ({counts[0]} runs) against {values[1]:.3f} ({counts[1]} runs)"
+        if claim.metric == "correlation":
+            plain = [Decomposition.with_log_ratio(a.members, float(value)).correlation for value in values]
+            text += f"; as correlations: {plain[0]:.3f} against {plain[1]:.3f}"
         if spread:
             raw = [sample.spread(f"raw_{claim.metric}", count, steps) for sample in (a, b)]
             text += f"; not normalised: {raw[0]:.4f} against {raw[1]:.4f}"
@@ -473,16 +506,21 @@ def _comparable(a: Sample, b: Sample, metric: str) -> tuple[int, list[int], str]
     """(runs of each for std and gap, late probes, why not)."""
     if a.steps != b.steps:
         return 0, [], f"runs of {a.steps} and of {b.steps} steps"
-    if metric != "bias" and not (a.scored and b.scored):
+    if metric not in ("bias", "correlation") and not (a.scored and b.scored):
         return 0, [], "no scores to normalise by"
     if metric == "early_return" and not np.isfinite([*a.by_run[metric], *b.by_run[metric]]).all():
         return 0, [], f"no evaluation in the first {EARLY * a.steps:.0f} steps"
-    if metric not in SPREADS:
+    if metric not in (*SPREADS, "correlation"):
         return 0, [], ""
     if not a.probed or not b.probed:
         return 0, [], "no probes late in training"
     if a.probed_states != b.probed_states or len(a.probed_states) > 1:
         return 0, [], "different probe states"
+    if metric == "correlation":
+        if a.members != b.members:
+            return 0, [], f"ensembles of {a.members} and of {b.members}"
+        finite = np.isfinite([*a.by_run[metric], *b.by_run[metric]]).all()
+        return 0, [], "" if finite else "members that do not differ"
     count = min(len(a.runs), len(b.runs))
     steps = sorted(set(a.defined(count)) & set(b.defined(count)))
     return count, steps, "" if steps else "normalised performance not clearly above zero"

@@ -42,7 +42,7 @@ def collect(paths: Sequence[Path], directory: Path, scale: str | None, figures: 
     metrics = compute(found)
     findings, notes = decide(found)
     scores, about_scores = _scores(found, notes)
-    late_table = late(metrics.table)
+    late_table = late(found, metrics)
     notes = [*metrics.messages(), *not_alike(late_table), *notes]
     about = {**provenance(found, paths, scale, notes), "scores": about_scores}
     tables = {"late": late_table, "findings": as_table(findings), "scores": scores}

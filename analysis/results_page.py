@@ -13,12 +13,12 @@ from analysis.palette import readable
 LATE_CAPTION = (
     "Means over the last quarter of training and over runs; in brackets 95% intervals (Student's) over runs. Bias: "
     "V(s0) minus the discounted return that followed. Std and gap over runs, divided by the normalised return; "
-    "correlation and effective size of members from all runs at once: estimates without an interval."
+    "correlation and effective size of members from all runs at once (intervals: the jackknife's)."
 )
 FINDINGS_CAPTION = (
     "Differences late in training with 95% intervals (of return and bias Student's, for two spreads; of std and gap a "
-    "bootstrap over runs); the rules are in `analysis/findings.py`. Differences of bias, std and gap are "
-    "(A - B) / (A + B)."
+    "bootstrap over runs; of correlation the jackknife's); the rules are in `analysis/findings.py`. Differences of "
+    "bias, std and gap are (A - B) / (A + B), that of correlation c is one of log(1 + K c / (1 - c))."
 )
 WRITTEN_BY = "Written by `python -m analysis.results`; `provenance.json` and `tables/` have it in full."
 
@@ -98,11 +98,11 @@ def _late_as_text(table: pd.DataFrame) -> pd.DataFrame:
     shown = pd.DataFrame({"game": table["game"].map(game_name), "label": table["label"].map(readable)})
     shown["interactions"] = [f"{step:,}" for step in table["step"]]
     shown["runs"] = table["runs"].astype(str)
-    for name, form in (("return", "{:.2f}"), ("bias", "{:+.2f}")):
-        numbers = zip(table[name], table[f"{name} low"], table[f"{name} high"], strict=True)
-        shown[name] = [with_interval(*number, form) for number in numbers]
-    for name in ("norm. std", "norm. gap", "correlation", "effective size"):
-        shown[name] = ["" if value != value else f"{value:.3g}" for value in table[name]]
+    forms = {"return": "{:.2f}", "bias": "{:+.2f}", "norm. std": "{:.3g}", "norm. gap": "{:.3g}"}
+    for name, form in {**forms, "correlation": "{:.2f}", "effective size": "{:.2f}"}.items():
+        nowhere = pd.Series(float("nan"), index=table.index)
+        low, high = (table.get(f"{name} {end}", nowhere) for end in ("low", "high"))
+        shown[name] = [with_interval(*number, form) for number in zip(table[name], low, high, strict=True)]
     return shown.loc[:, [any(cell != "" for cell in shown[name]) for name in shown]]
 
 

@@ -81,8 +81,9 @@ def draw_series(table: pd.DataFrame, looks: Mapping[str, Style]) -> tuple[Figure
     runs = f"{low}" if low == high else f"{low} to {high}"
     return sheet.figure, (
         f"Over {field}: means over the last quarter of training and over {runs} runs of each label that has been "
-        "trained as far as any; bars: 95% intervals (Student's) over runs, of return and bias. Std and gap over runs "
-        "are divided by the normalised return; correlation and effective size are of the members of ensembles."
+        "trained as far as any; bars: 95% intervals over runs (of return and bias Student's; of correlation and "
+        "effective size, which are of the members of ensembles, the jackknife's). Std and gap over runs are divided "
+        "by the normalised return."
     )
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare import HORIZONS, by_game, our_scores, paper_table, summary
-from analysis.figure_tables import AVERAGE
-from analysis.findings import LATE
-from analysis.metrics import DEFAULT_BIAS, Metrics, student_interval
+from analysis.figure_tables import AVERAGE, need
+from analysis.findings import LATE, LEAST_RUNS
+from analysis.metrics import DEFAULT_BIAS, Decomposition, Metrics, member_pseudovalues, student_interval
 from analysis.palette import order
 from analysis.runs import Run, RunSet, differing_fields, flatten
 
@@ -55,19 +55,22 @@ def at_the_end(found: RunSet, metrics: Metrics, bias: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def late(table: pd.DataFrame) -> pd.DataFrame:
-    """A row per game and label of a table of metrics: the last quarter of training, as far as it has come.
+def late(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+    """A row per game and label that has been evaluated: the last quarter of training, as far as it has come.
 
     `step`: how far that is, by the label's furthest run. `not_alike` says where labels are not equally far.
     return, bias: means over the runs that have every evaluation in it, with Student's 95% interval (empty for one run).
-    Others: means over the probes in it at which they are defined. Labels in the order of legends.
+    Others: means over the probes in it at which they are defined; correlation and effective size with the jackknife's
+    95% interval over the runs that have every probe in it (empty for fewer than 3). Labels in the order of legends.
     """
     rows = []
-    games = table[table["env"] != AVERAGE]
+    games = metrics.table[metrics.table["env"] != AVERAGE]
     parts = {(str(env), str(label)): part for (env, label), part in games.groupby(["env", "algo"], sort=False)}
     rank = {label: i for i, label in enumerate(order(label for _, label in parts))}
     for (env, label), part in sorted(parts.items(), key=lambda item: (item[0][0], rank[item[0][1]])):
         runs = part[part["group"].str.startswith("seed_")]
+        if runs.empty:
+            continue  # begun, and not evaluated yet
         last = int(runs["step"].max())
         row: dict[str, Any] = {"game": env, "label": label, "step": last, "runs": 0}
         for name, metric in (("return", "return"), ("bias", f"bias_{DEFAULT_BIAS}")):
@@ -80,8 +83,26 @@ def late(table: pd.DataFrame) -> pd.DataFrame:
         for name, metric in _LATE_PROBES.items():
             of_runs = part[(part["metric"] == metric) & part["group"].isin(["mean", "all"])]
             row[name] = of_runs[of_runs["step"] > LATE * last]["value"].mean()
+        apart, alike = _members_between(found.groups()[env, label], LATE * last)
+        row |= {"correlation low": apart.correlation, "correlation high": alike.correlation}
+        row |= {"effective size low": alike.effective_size, "effective size high": apart.effective_size}
         rows.append(row)
+    need(bool(rows), "no run has been evaluated yet")
     return pd.DataFrame(rows)
+
+
+def _members_between(runs: Sequence[Run], after: float) -> tuple[Decomposition, Decomposition]:
+    """The ends of a 95% interval of what members share, at the probes after this step; NaN where there is none."""
+    probed = [run.probes for run in runs if run.probes is not None and run.probes.q.shape[2] > 1]
+    steps = sorted({int(step) for probes in probed for step in probes.step if step > after})
+    by_run = [[probes.at(step) for step in steps] for probes in probed]
+    complete = [[q for q in run if q is not None] for run in by_run if all(q is not None for q in run)]
+    low = high = NAN
+    if steps and len(complete) >= LEAST_RUNS:
+        numbers = member_pseudovalues([np.stack(q) for q in zip(*complete, strict=True)])
+        low, high = student_interval(numbers) if np.isfinite(numbers).all() else (NAN, NAN)
+    members = probed[0].q.shape[2] if probed else 1
+    return Decomposition.with_log_ratio(members, low), Decomposition.with_log_ratio(members, high)
 
 
 def not_alike(late_table: pd.DataFrame) -> list[str]:

@@ -404,7 +404,7 @@ def test_a_series_is_drawn_over_its_number(games: list[str], tmp_path: Path) -> 
     figure, caption, _ = picture(found, metrics, "series")
     assert_readable(figure)
     assert len(figure.axes) == len(games) * 6 and "Over ensemble_size" in caption
-    expected = late(metrics.table).set_index(["game", "label"])
+    expected = late(found, metrics).set_index(["game", "label"])
     for i, axis in enumerate(figure.axes):
         metric = list(ROWS)[i // len(games)]
         game = sorted(games)[i % len(games)]

@@ -13,7 +13,7 @@ from analysis import findings
 from analysis.findings import REFUTED, SUPPORTED, UNDECIDED, Evidence, Finding, Result, decide
 from analysis.metrics import jensen_gap, value_std
 from analysis.runs import read_runs
-from tests.synthetic_runs import write_run
+from tests.synthetic_runs import gaussian_q, write_run
 
 # Early return, late return, bias, std of the values' noise: as the paper has it.
 PAPER = {
@@ -60,7 +60,8 @@ def verdicts(root: Path) -> dict[str, str]:
 def test_all_are_supported_where_they_are_true(tmp_path: Path) -> None:
     write_study(tmp_path, PAPER)
     write_study(tmp_path, PAPER, env="other_game")
-    assert verdicts(tmp_path) == dict.fromkeys(["F1", "F2", "F3", "F4", "F5", "F6", "F7"], SUPPORTED)
+    supported = dict.fromkeys(["F1", "F2", "F3", "F4", "F5", "F6", "F7"], SUPPORTED)
+    assert verdicts(tmp_path) == {**supported, "F8": UNDECIDED}, "F8 needs more than one member"
 
 
 def test_each_is_refuted_where_the_opposite_is_true(tmp_path: Path) -> None:
@@ -87,6 +88,39 @@ def test_nothing_is_decided_between_equals(tmp_path: Path) -> None:
     write_study(tmp_path, dict.fromkeys(PAPER, (1.0, 5.0, 1.0, 1.0)), spread=1.0, alike=True)
     found = verdicts(tmp_path)
     assert set(found.values()) == {UNDECIDED}
+
+
+@pytest.mark.parametrize(
+    ("meanq", "ens_dqn", "verdict"), [(0.3, 0.9, SUPPORTED), (0.9, 0.3, REFUTED), (0.6, 0.6, UNDECIDED)]
+)
+def test_members_are_compared_by_how_much_their_errors_correlate(
+    meanq: float, ens_dqn: float, verdict: str, tmp_path: Path
+) -> None:
+    write_ensembles(tmp_path, {"meanq": (meanq, 5), "ens_dqn": (ens_dqn, 5)})
+    assert verdicts(tmp_path)["F8"] == verdict
+    (result,) = decide(read_runs([tmp_path]))[0][-1].results
+    assert "as correlations: " in result.details[0]
+    shown = [float(number) for number in result.details[0].split("as correlations: ")[1].split(" against ")]
+    np.testing.assert_allclose(shown, [meanq, ens_dqn], atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("members", "correlation", "reason"), [(3, 0.5, "ensembles of 3 and of 5"), (5, 1.0, "members that do not differ")]
+)
+def test_members_that_cannot_be_compared_are_not(members: int, correlation: float, reason: str, tmp_path: Path) -> None:
+    write_ensembles(tmp_path, {"meanq": (correlation, members), "ens_dqn": (0.5, 5)})
+    (result,) = decide(read_runs([tmp_path]))[0][-1].results
+    assert result.verdict == UNDECIDED and reason in result.details[0]
+
+
+def write_ensembles(root: Path, methods: Mapping[str, tuple[float, int]]) -> None:
+    """Five runs each of ensembles with this correlation of members and of this size."""
+    for label, (correlation, members) in methods.items():
+        for seed in range(5):
+            generator = np.random.default_rng([seed, len(label)])
+            spreads = correlation**0.5, (1 - correlation) ** 0.5
+            q = {step: gaussian_q(generator, 30, members, 3, *spreads) for step in (80, 100)}
+            write_run(root, label=label, seed=seed, returns={80: 5.0, 100: 5.0}, q=q)
 
 
 def test_a_gap_that_falls_with_the_std_refutes_the_correlation(tmp_path: Path) -> None:

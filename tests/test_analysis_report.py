@@ -88,7 +88,7 @@ def test_a_study_has_every_section(tmp_path: Path, capsys: pytest.CaptureFixture
     assert names[0] == "runs" and len(names) == 12
     assert [attributes["href"] for tag, attributes in page.tags if tag == "a"][:12] == [f"#{name}" for name in names]
     assert "All 48 runs are finished" in section(text, "runs")
-    for name in ("F1.", "F2.", "F3.", "F4.", "F5.", "F6.", "F7."):
+    for name in ("F1.", "F2.", "F3.", "F4.", "F5.", "F6.", "F7.", "F8."):
         assert name in section(text, "findings")
     assert "bias of dqn below dqn_no_target" in section(text, "findings")
     assert "interquartile mean" in section(text, "aggregates")

@@ -67,7 +67,10 @@ def test_the_late_table_is_the_mean_over_runs_of_the_last_quarter(tmp_path: Path
     np.testing.assert_allclose(late["return low"], [9 - reach, 11 - reach], rtol=1e-5)
     np.testing.assert_allclose(late["return high"], [9 + reach, 11 + reach], rtol=1e-5)
     np.testing.assert_allclose(late["bias"], [1, 0.5])
-    assert late["correlation"].isna().tolist() == [True, False], "of ensembles only"
+    for name in ("correlation", "effective size"):
+        numbers = late[[f"{name} low", name, f"{name} high"]].to_numpy()
+        assert np.isnan(numbers[0]).all(), "of ensembles only"
+        assert (np.diff(numbers[1]) > 0).all()
 
 
 def test_a_run_that_was_not_evaluated_to_the_end_is_not_in_the_late_means(tmp_path: Path) -> None:
@@ -79,6 +82,19 @@ def test_a_run_that_was_not_evaluated_to_the_end_is_not_in_the_late_means(tmp_pa
     assert late.loc["dqn", "return"] == 9 and late.loc["dqn", "runs"] == 3
     assert "| runs | 7, 6 finished;" in made["README.md"].decode()
     assert "seed 9: failed, evaluated up to step 80000 of 100000" in made["README.md"].decode()
+
+
+def test_a_run_that_has_just_begun_is_no_hindrance(tmp_path: Path) -> None:
+    write_study(tmp_path / "runs")
+    overrides = {"total_steps": 100_000, "probe.states": 3}
+    more: dict[str, Any] = {"q": {0: np.zeros((3, 1, 2))}, "state": "running", "overrides": overrides}
+    write_run(tmp_path / "runs", "minatar_breakout", "avg_dqn", 0, {}, **more)
+    keep(tmp_path / "runs", tmp_path / "out")
+    assert pd.read_csv(tmp_path / "out" / "tables" / "late.csv")["label"].tolist() == ["dqn", "meanq"]
+    write_run(tmp_path / "only", "minatar_breakout", "avg_dqn", 0, {}, **more)
+    with pytest.raises(SystemExit, match="analysis: no run has been evaluated yet"):
+        keep(tmp_path / "only", tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
 
 
 def test_labels_that_are_not_equally_far_are_named(tmp_path: Path) -> None:
@@ -133,7 +149,7 @@ def test_the_page_has_verdicts_with_intervals_and_names_what_cannot_be_compared(
     page = keep(tmp_path / "runs", tmp_path / "out")["README.md"].decode()
     assert "**F3 not decidable**: MeanQ beats DQN" in page
     assert "| return of meanq above dqn | supported | +0.200 [+" in page
-    assert "nothing to compare: F1, F2, F4, F5, F6, F7." in page
+    assert "nothing to compare: F1, F2, F4, F5, F6, F7, F8." in page
     assert "![Return, bias, standard deviation and Jensen gap](figures/study.svg)" in page
 
 
