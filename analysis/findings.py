@@ -1,6 +1,7 @@
 """What the paper concludes, each supported, refuted or not decidable from the runs at hand.
 
     python -m analysis.findings runs/target_network
+    python -m analysis.findings runs/sampling --compare ens_dqn meanq__priorities=shared    # by the same rules
 
 How it is decided, by rules that do not depend on the runs at hand:
 
@@ -14,12 +15,13 @@ Numbers     return: normalised return. bias: |mean over runs of the bias|, in th
             seeds), at the probes where the normalised performance of both is clearly above zero (analysis.metrics).
             correlation: of members' errors, as log(1 + K c / (1 - c)), which rises with the correlation c and of which
             the jackknife has numbers per run (analysis.metrics, `member_pseudovalues`); of ensembles of one size.
-Difference  return, correlation: A - B. Others, which are never negative: (A - B) / (A + B), between -1 and 1, so that
-            no environment outweighs the others by its unit. Then the mean over environments.
+            member variance: the logarithm of the variance between the members of a run, mean over late probes.
+Difference  bias, std, gap: (A - B) / (A + B), which is between -1 and 1, for they are never negative, so that no
+            environment outweighs the others by its unit. Others: A - B. Then the mean over environments.
 Interval    95%, percentiles of the difference of numbers drawn for each environment and method by itself, seeded.
-            return, bias, correlation: a mean over runs is drawn from Student's distribution around it (the interval of
-            Behrens and Fisher, which neither takes the spreads of two methods for equal nor ends where the runs do).
-            std, gap: a bootstrap over runs.
+            std, gap: a bootstrap over runs. Others: a mean over runs is drawn from Student's distribution around it
+            (the interval of Behrens and Fisher, which neither takes the spreads of two methods for equal nor ends
+            where the runs do).
 Comparison  supported: the whole interval is on the claimed side of zero. refuted: on the other side; here, of an
             interval of 100% - 5% / m, m the number of the finding's comparisons, because one of them is enough to
             refute it by chance. not decidable: neither, or nothing can be compared.
@@ -54,6 +56,8 @@ SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "not decidable"
 LEAST_RUNS = 3
 LEAST_RUNS_FOR_SPREAD = 4  # every ninth resample of 3 runs is one run three times, which has no spread
 SPREADS = ("std", "gap")
+OF_MEMBERS = ("correlation", "member_variance")
+COMPARED = ("return", "bias", *SPREADS, *OF_MEMBERS)
 LEAST_METHODS = 5  # four can be paired in 24 ways only, so 2.5% cannot be reached
 REPETITIONS = 5000  # of a bootstrap, and pairings
 DRAWS = 100_000  # of a mean; they cost nothing, and the ends of strict intervals are far out
@@ -64,10 +68,11 @@ LATE, EARLY = 3 / 4, 1 / 4
 class Claim:
     """That a number of method A is higher, or lower, than that of method B."""
 
-    metric: str  # return, early_return, bias, std, gap, correlation
+    metric: str  # early_return, or one of COMPARED
     a: str
     relation: str  # above, below
     b: str
+    of_labels: bool = False  # a and b are labels as they stand, not names of methods
 
     def __str__(self) -> str:
         return f"{self.metric.replace('_', ' ')} of {self.a} {self.relation} {self.b}"
@@ -202,14 +207,17 @@ class Sample:
             "return": self._window("normalised_return"),
             "early_return": self._window("normalised_return", early=True),
             "bias": self._window(self._bias_column),
-            "correlation": self._correlation(),
+            **self._of_members(),
         }
 
-    def _correlation(self) -> np.ndarray:
+    def _of_members(self) -> dict[str, np.ndarray]:
         """NaN where nothing says how members vary."""
         if not self.probed or self.members < 2 or len(self.runs) < LEAST_RUNS:
-            return np.full(len(self.runs), np.nan)
-        return member_pseudovalues([self._q(step, len(self.runs)) for step in self.probed])
+            return dict.fromkeys(OF_MEMBERS, np.full(len(self.runs), np.nan))
+        probes = [self._q(step, len(self.runs)) for step in self.probed]
+        variance = np.mean([q.var(axis=2, ddof=1).mean(axis=(1, 2)) for q in probes], axis=0)
+        logarithm = np.log(variance, where=variance > 0, out=np.full(len(variance), np.nan))
+        return {"correlation": member_pseudovalues(probes), "member_variance": logarithm}
 
     @property
     def members(self) -> int:
@@ -343,10 +351,10 @@ class Evidence:
         for (env, label), runs in found.groups().items():
             self._labels[env][label] = runs[0].algo
 
-    def find(self, env: str, method: str, least: int) -> tuple[Sample | None, str]:
-        """The sample of a method; or None and why not."""
+    def find(self, env: str, method: str, least: int, of_labels: bool = False) -> tuple[Sample | None, str]:
+        """The sample of a method, or of a label as it stands; or None and why not."""
         labels = self._labels[env]
-        named = [label for label, algo in labels.items() if algo == method]
+        named = [label for label, algo in labels.items() if (label if of_labels else algo) == method]
         chosen = [method] if method in named else named
         if not chosen:
             return None, f"no {method}"
@@ -364,8 +372,8 @@ def examine(evidence: Evidence, claim: Claim, claims: int) -> Result:
     spread = claim.metric in SPREADS
     least = LEAST_RUNS_FOR_SPREAD if spread else LEAST_RUNS
     for env in evidence.envs:
-        a, why_a = evidence.find(env, claim.a, least)
-        b, why_b = evidence.find(env, claim.b, least)
+        a, why_a = evidence.find(env, claim.a, least, claim.of_labels)
+        b, why_b = evidence.find(env, claim.b, least, claim.of_labels)
         if a is None or b is None:
             details.append(f"{env}: left out, {'; '.join(why for why in (why_a, why_b) if why)}")
             continue
@@ -379,7 +387,7 @@ def examine(evidence: Evidence, claim: Claim, claims: int) -> Result:
         else:
             values = [sample.mean(claim.metric) for sample in (a, b)]
             draws = [sample.drawn_means(claim.metric) for sample in (a, b)]
-        difference = _subtract if claim.metric in ("return", "early_return", "correlation") else _relative
+        difference = _relative if spread or claim.metric == "bias" else _subtract
         points.append(difference(np.array(values[0]), np.array(values[1])))
         drawn.append(difference(draws[0], draws[1]))
         counts = (count, count) if spread else (len(a.runs), len(b.runs))
@@ -387,6 +395,8 @@ def examine(evidence: Evidence, claim: Claim, claims: int) -> Result:
         if claim.metric == "correlation":
             plain = [Decomposition.with_log_ratio(a.members, float(value)).correlation for value in values]
             text += f"; as correlations: {plain[0]:.3f} against {plain[1]:.3f}"
+        if claim.metric == "member_variance":
+            text += f"; as variances: {np.exp(values[0]):.4g} against {np.exp(values[1]):.4g}"
         if spread:
             raw = [sample.spread(f"raw_{claim.metric}", count, steps) for sample in (a, b)]
             text += f"; not normalised: {raw[0]:.4f} against {raw[1]:.4f}"
@@ -481,6 +491,20 @@ def decide(found: RunSet, bias: str = DEFAULT_BIAS, seed: int = 0) -> tuple[list
     return findings, evidence.notes
 
 
+def compare(found: RunSet, a: str, b: str, bias: str = DEFAULT_BIAS, seed: int = 0) -> tuple[list[Result], list[str]]:
+    """Two labels, by the rules above: a result per number, and what has to be said about the runs."""
+    labels = sorted({run.label for run in found.runs})
+    for name in (a, b):
+        if name not in labels:
+            raise AnalysisError(f"--compare {name}: no such label; there are {', '.join(labels)}")
+    evidence = Evidence(found, bias, seed)
+    results = [examine(evidence, Claim(metric, a, "above", b, of_labels=True), 1) for metric in COMPARED]
+    words = {SUPPORTED: "higher", REFUTED: "lower", UNDECIDED: "not told apart"}
+    for metric, result in zip(COMPARED, results, strict=True):
+        result.claim, result.verdict = metric.replace("_", " "), words[result.verdict]
+    return results, evidence.notes
+
+
 def as_table(findings: Iterable[Finding]) -> pd.DataFrame:
     """One row per comparison."""
     rows = [
@@ -506,19 +530,21 @@ def _comparable(a: Sample, b: Sample, metric: str) -> tuple[int, list[int], str]
     """(runs of each for std and gap, late probes, why not)."""
     if a.steps != b.steps:
         return 0, [], f"runs of {a.steps} and of {b.steps} steps"
-    if metric not in ("bias", "correlation") and not (a.scored and b.scored):
+    if metric not in ("bias", *OF_MEMBERS) and not (a.scored and b.scored):
         return 0, [], "no scores to normalise by"
     if metric == "early_return" and not np.isfinite([*a.by_run[metric], *b.by_run[metric]]).all():
         return 0, [], f"no evaluation in the first {EARLY * a.steps:.0f} steps"
-    if metric not in (*SPREADS, "correlation"):
+    if metric not in (*SPREADS, *OF_MEMBERS):
         return 0, [], ""
     if not a.probed or not b.probed:
         return 0, [], "no probes late in training"
     if a.probed_states != b.probed_states or len(a.probed_states) > 1:
         return 0, [], "different probe states"
-    if metric == "correlation":
-        if a.members != b.members:
+    if metric in OF_MEMBERS:
+        if metric == "correlation" and a.members != b.members:
             return 0, [], f"ensembles of {a.members} and of {b.members}"
+        if min(a.members, b.members) < 2:
+            return 0, [], "one member only"
         finite = np.isfinite([*a.by_run[metric], *b.by_run[metric]]).all()
         return 0, [], "" if finite else "members that do not differ"
     count = min(len(a.runs), len(b.runs))
@@ -569,6 +595,13 @@ def _spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return (a * b).sum(1) / np.where(scale == 0, 1, scale)
 
 
+def _print(results: Iterable[Result]) -> None:
+    for result in results:
+        print(f"   {result}")
+        for detail in result.details:
+            print(f"      {detail}")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     assert __doc__
@@ -581,19 +614,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--bias", choices=list(BIASES), default=DEFAULT_BIAS, help="see analysis.metrics (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the bootstrap (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="a CSV file, one row per comparison")
+    parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="two labels, instead of the paper's conclusions")
     options = parser.parse_args(arguments)
+    if options.compare and options.out:
+        parser.error("--out is for the paper's conclusions: leave it, or --compare, out")
     try:
         found = read_runs(options.runs)
+        if options.compare:
+            a, b = options.compare
+            compared, notes = compare(found, a, b, options.bias, options.seed)
+            say([*found.messages(), *notes])
+            print(f"{a} against {b}, late in training; differences with 95% intervals")
+            _print(compared)
+            return
     except AnalysisError as error:
         sys.exit(f"analysis: {error}")
     findings, notes = decide(found, options.bias, options.seed)
     say([*found.messages(), *notes])
     for finding in findings:
         print(f"{finding.name} {finding.verdict}: {finding.statement}")
-        for result in finding.results:
-            print(f"   {result}")
-            for detail in result.details:
-                print(f"      {detail}")
+        _print(finding.results)
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         as_table(findings).to_csv(options.out, index=False, float_format="%.6g", lineterminator="\n")

@@ -328,3 +328,29 @@ def test_the_command_prints_and_writes_them(tmp_path: Path, capsys: pytest.Captu
     assert len(table) == 1 + sum(len(claims) for _, claims in findings.FINDINGS.values())
     with pytest.raises(SystemExit, match="no runs here"):
         findings.main([str(tmp_path / "nowhere")])
+
+
+def test_two_labels_are_compared_by_the_same_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_ensembles(tmp_path, {"meanq": (0.3, 5), "ens_dqn__x=1": (0.9, 5), "dqn": (0.5, 1)})
+    findings.main([str(tmp_path), "--compare", "ens_dqn__x=1", "meanq"])
+    found = capsys.readouterr().out.splitlines()
+    assert found[0] == "ens_dqn__x=1 against meanq, late in training; differences with 95% intervals"
+    results, _ = findings.compare(read_runs([tmp_path]), "ens_dqn__x=1", "meanq")
+    verdicts = {result.claim: result.verdict for result in results}
+    assert verdicts["return"] == "not told apart", "all returns are 5"
+    assert (verdicts["correlation"], verdicts["member variance"]) == ("higher", "lower")
+    assert results[-1].low < np.log(0.1 / 0.7) < results[-1].high, "variances of 1 less the correlation"
+    assert any(line.startswith("   member variance: lower -") for line in found)
+    back, _ = findings.compare(read_runs([tmp_path]), "meanq", "ens_dqn__x=1")
+    assert [result.difference for result in back] == pytest.approx([-result.difference for result in results])
+    alone, _ = findings.compare(read_runs([tmp_path]), "dqn", "meanq")
+    assert "ensembles of 1 and of 5" in alone[-2].details[0] and "one member only" in alone[-1].details[0]
+
+
+def test_a_label_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    write_ensembles(tmp_path, {"meanq": (0.3, 5), "ens_dqn": (0.9, 5)})
+    with pytest.raises(SystemExit, match=r"--compare meanc: no such label; there are ens_dqn, meanq"):
+        findings.main([str(tmp_path), "--compare", "meanc", "meanq"])
+    with pytest.raises(SystemExit, match="2"):
+        findings.main([str(tmp_path), "--compare", "meanq", "ens_dqn", "--out", str(tmp_path / "x.csv")])
+    assert not (tmp_path / "x.csv").exists()
