@@ -218,7 +218,7 @@ def member_pseudovalues(probes: Sequence[np.ndarray]) -> np.ndarray:
 
     The jackknife's: R L - (R - 1) L_r, with L the mean over probes of the log_ratio of all runs and L_r the same
     without run r. The logarithm makes it symmetric enough for Student's interval of them (Arvesen 1969): in simulated
-    studies of 3 to 10 runs it holds the true one in 93 to 97% of them, in more where 3 runs have few states. Needs R > 2.
+    studies of 3 to 10 runs it holds the true one in 93 to 97%, in more where 3 runs have few states. Needs R > 2.
     """
     runs = np.arange(len(probes[0]))
     everywhere = np.mean([Decomposition.of(q).log_ratio for q in probes])
