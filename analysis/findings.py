@@ -15,6 +15,7 @@ Numbers     return: normalised return. bias: |mean over runs of the bias|, in th
             seeds), at the probes where the normalised performance of both is clearly above zero (analysis.metrics).
             correlation: of members' errors, as log(1 + K c / (1 - c)), which rises with the correlation c and of which
             the jackknife has numbers per run (analysis.metrics, `member_pseudovalues`); of ensembles of one size.
+            It is freed of the bias of few runs, which the estimates in tables have.
             member variance: the logarithm of the variance between the members of a run, mean over late probes.
 Difference  bias, std, gap: (A - B) / (A + B), which is between -1 and 1, for they are never negative, so that no
             environment outweighs the others by its unit. Others: A - B. Then the mean over environments.

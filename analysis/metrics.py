@@ -183,8 +183,8 @@ class Decomposition:
 
     @classmethod
     def with_log_ratio(cls, members: int, log_ratio: float) -> "Decomposition":
-        """One of this log_ratio, so of its correlation and effective size; its mean_variance is 1."""
-        return cls(members, members * math.exp(-log_ratio), 1.0)
+        """One of this log_ratio, so of its correlation and effective size; of any scale that does not overflow."""
+        return cls(members, members * math.exp(min(-log_ratio, 0.0)), math.exp(min(log_ratio, 0.0)))
 
     @property
     def log_ratio(self) -> float:

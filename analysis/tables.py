@@ -63,7 +63,7 @@ def late(found: RunSet, metrics: Metrics) -> pd.DataFrame:
     Others: means over the probes in it at which they are defined; correlation and effective size with the jackknife's
     95% interval over the runs that have every probe in it (empty for fewer than 3). Labels in the order of legends.
     """
-    rows = []
+    rows, groups = [], found.groups()
     games = metrics.table[metrics.table["env"] != AVERAGE]
     parts = {(str(env), str(label)): part for (env, label), part in games.groupby(["env", "algo"], sort=False)}
     rank = {label: i for i, label in enumerate(order(label for _, label in parts))}
@@ -83,7 +83,7 @@ def late(found: RunSet, metrics: Metrics) -> pd.DataFrame:
         for name, metric in _LATE_PROBES.items():
             of_runs = part[(part["metric"] == metric) & part["group"].isin(["mean", "all"])]
             row[name] = of_runs[of_runs["step"] > LATE * last]["value"].mean()
-        apart, alike = _members_between(found.groups()[env, label], LATE * last)
+        apart, alike = _members_between(groups[env, label], LATE * last)
         row |= {"correlation low": apart.correlation, "correlation high": alike.correlation}
         row |= {"effective size low": alike.effective_size, "effective size high": apart.effective_size}
         rows.append(row)

@@ -190,6 +190,8 @@ def test_a_log_ratio_tells_correlation_and_effective_size(noise: np.ndarray) -> 
     again = Decomposition.with_log_ratio(parts.members, parts.log_ratio)
     assert again.correlation == pytest.approx(parts.correlation)
     assert again.effective_size == pytest.approx(parts.effective_size)
+    assert Decomposition.with_log_ratio(5, 1000).correlation == pytest.approx(1)
+    assert Decomposition.with_log_ratio(5, -1000).correlation == pytest.approx(-1 / 4), "the least that 5 can have"
 
 
 def test_errors_around_a_known_truth_are_the_slow_ones(noise: np.ndarray) -> None:
