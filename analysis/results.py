@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.compare import HORIZONS, by_game, heading, our_scores, paper_table
+from analysis.compare import HORIZONS, our_scores, paper_table
 from analysis.figure_tables import CITED, game_name, need, read_table
 from analysis.figures import KINDS, MOST_COLUMNS, Drawn, all_labels, draw_tables, read_tables
 from analysis.findings import as_table, decide
@@ -80,9 +80,9 @@ def _figure_tables(found: RunSet, metrics: Metrics, names: Sequence[str] | None)
 
 
 def _scores(found: RunSet, notes: list[str]) -> tuple[pd.DataFrame, str]:
-    """Our Atari scores beside those of the first table that is no shorter than the runs, and what they are.
+    """A row per Atari game and label: our score, beside those of the first table that is no shorter than the runs.
 
-    At the end of the runs; where none has come so far, at the last step that all of them have.
+    Each label's at the end of its runs; where none has come so far, at the last step that all of them have.
     """
     atari = RunSet([run for run in found.runs if run.env in paper_table("100k").scores.index])
     longest = max((run.total_steps for run in atari.runs), default=0)
@@ -90,17 +90,18 @@ def _scores(found: RunSet, notes: list[str]) -> tuple[pd.DataFrame, str]:
     if at is None:
         return pd.DataFrame(), ""
     table = paper_table(at)
-    said: list[str] = []
-    reached = [run.last_evaluation for run in atari.runs]
-    after = longest if max(reached) == longest else min(reached)
-    ours, counts = our_scores(atari, table, said, after)
-    notes += said
-    if ours.empty:
-        return pd.DataFrame(), ""
-    scores = by_game(table, ours, after)
-    for label in reversed(counts.columns):
-        scores.insert(0, f"seeds: {label}", counts[label])
-    return scores.rename_axis("game").reset_index(), heading(table, after).partition("; (n)")[0]
+    rows = []
+    for (env, label), runs in atari.groups().items():
+        reached = [run.last_evaluation for run in runs]
+        after = longest if max(reached) == longest else min(reached)
+        ours, counts = our_scores(RunSet(runs), table, notes, after)
+        if ours.empty:
+            continue
+        row = {"game": env, "label": label, "interactions": after}
+        row |= {"seeds": counts.loc[env, label], "ours": ours.loc[env, label]}
+        theirs = {"random": table.random[env], **table.scores.loc[env], "human": table.human[env]}
+        rows.append(row | {f"paper: {name}": score for name, score in theirs.items()})
+    return pd.DataFrame(rows), f"Mean returns of greedy episodes; the paper's after {HORIZONS[at]:,} interactions"
 
 
 # --- from what is kept ----------------------------------------------------------------------------------------------

@@ -131,15 +131,12 @@ def _verdicts(table: pd.DataFrame) -> list[str]:
 
 
 def _scores_as_text(table: pd.DataFrame) -> pd.DataFrame:
-    shown = pd.DataFrame({"game": table["game"].map(game_name)})
-    for name in [name for name in table if name != "game" and not str(name).startswith("seeds: ")]:
-        whose, label = str(name).split(": ", 1)
-        counts = table[f"seeds: {label}"] if whose != "paper" else [float("nan")] * len(table)
-        shown[name] = [
-            "" if score != score else f"{score:.1f}" + (f" ({count:.0f})" if count == count else "")
-            for score, count in zip(table[name], counts, strict=True)
-        ]
-    return shown.rename(columns=lambda name: f"{name} (seeds)" if str(name).startswith("ours") else name)
+    shown = pd.DataFrame({"game": table["game"].map(game_name), "label": table["label"].map(readable)})
+    shown["interactions"] = [f"{step:,}" for step in table["interactions"]]
+    shown["seeds"] = table["seeds"].astype(str)
+    for name in ("ours", *(name for name in table if str(name).startswith("paper: "))):
+        shown[name] = [f"{score:.1f}" for score in table[name]]
+    return shown
 
 
 def _markdown(frame: pd.DataFrame) -> str:

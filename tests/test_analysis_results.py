@@ -201,18 +201,21 @@ def test_scores_of_short_atari_runs_stand_beside_the_papers_and_say_so(tmp_path:
         for seed in range(2):
             write_run(tmp_path / "runs", "assault", label, seed, {10_000: 1, 50_000: score + seed})
     page = keep(tmp_path / "runs", tmp_path / "out")["README.md"].decode()
-    assert "Scores, OURS AFTER 50,000 INTERACTIONS, the paper's after 100,000 interactions; mean over seeds." in page
-    assert "| ours after 50K: meanq_rainbow (seeds) | ours after 50K: rainbow (seeds) | paper: " in page
-    assert "| Assault | 400.5 (2) | 300.5 (2) | " in page
+    assert "Mean returns of greedy episodes; the paper's after 100,000 interactions." in page
+    assert "| game | label | interactions | seeds | ours | paper: random | paper: ppo | " in page
+    assert "| Assault | MeanQ + Rainbow | 50,000 | 2 | 400.5 | 233.7 | 424.2 | " in page
+    assert "| Assault | Rainbow | 50,000 | 2 | 300.5 | 233.7 | 424.2 | " in page
 
 
-def test_scores_of_atari_runs_that_were_cut_off_are_those_of_the_last_step_they_share(tmp_path: Path) -> None:
+def test_scores_of_atari_runs_that_were_cut_off_are_those_of_the_last_step_its_seeds_share(tmp_path: Path) -> None:
+    overrides = {"total_steps": 100_000}
     for seed, last in ((0, 40_000), (1, 60_000)):
         returns = {step: step / 100 + seed for step in range(20_000, last + 1, 20_000)}
-        overrides = {"total_steps": 100_000}
         write_run(tmp_path / "runs", "assault", "rainbow", seed, returns, state="interrupted", overrides=overrides)
+    write_run(tmp_path / "runs", "assault", "meanq_rainbow", 0, {100_000: 900}, overrides=overrides)
     page = keep(tmp_path / "runs", tmp_path / "out")["README.md"].decode()
-    assert "OURS AFTER 40,000 INTERACTIONS" in page and "| Assault | 400.5 (2) | " in page
+    assert "| Assault | Rainbow | 40,000 | 2 | 400.5 | " in page, "whatever others have come to"
+    assert "| Assault | MeanQ + Rainbow | 100,000 | 1 | 900.0 | " in page
     assert "assault, rainbow: runs of 100000 steps, looked at after 40000; schedules follow the length" in page
 
 
