@@ -131,9 +131,8 @@ class Checkpoints:
         return sum(path.stat().st_size for path in self.directory.iterdir()) if self.directory.exists() else 0
 
     def remove(self) -> None:
-        """The run is finished and needs none."""
-        if self.directory.exists():
-            shutil.rmtree(self.directory)
+        """The run is finished and needs none. What cannot be removed (NFS keeps what is open) does no harm."""
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _states(self) -> list[Path]:
         found = [path for path in self.directory.glob("state-*.json") if _STATE_NAME.fullmatch(path.name)]
@@ -231,6 +230,11 @@ def _sync(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def check_state(state: Any, path: str) -> None:
+    """Raise TypeError where a state holds what no checkpoint can."""
+    _to_plain(state, path, {})
 
 
 def _to_plain(node: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:

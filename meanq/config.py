@@ -211,13 +211,16 @@ def from_omegaconf(config: DictConfig) -> Config:
     return typed
 
 
+_LONGEST_LIST = 30
+
+
 def closest(name: str, known: Iterable[str]) -> str:
     """'; did you mean ...?', or the whole list where it is short, or nothing."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if near:
         return f"; did you mean {' or '.join(near)}?"
-    return f"; choose from {', '.join(known)}" if known else ""
+    return f"; choose from {', '.join(known)}" if 0 < len(known) <= _LONGEST_LIST else ""
 
 
 def import_object(path: str, what: str) -> Any:
@@ -231,6 +234,7 @@ def import_object(path: str, what: str) -> Any:
         ) from None
 
 
+_LONGEST_FILE_NAME = 255  # of the usual file systems
 MINIBATCHES = ("independent", "shared")
 PRIORITIES = ("per_member", "shared")
 VALUES = ("scalar", "categorical")
@@ -384,6 +388,12 @@ def _check_combinations(config: Config) -> None:
             name,
             text,
             "it names a directory below the root: write a plain name",
+        )
+        _require(
+            all(len(part.encode()) <= _LONGEST_FILE_NAME for part in parts),
+            name,
+            f"{text[:20]}...",
+            f"it names a directory: write a name of at most {_LONGEST_FILE_NAME} bytes",
         )
     check_logger(config.logger)
     env_factory(config.env)

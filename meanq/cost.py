@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.table import Table
 
-from meanq.config import AlgoConfig, Config, bootstrap_rule
+from meanq.config import AlgoConfig, Config, ConfigError, bootstrap_rule
 from meanq.envs import Environment, FrameStack, make_env
 from meanq.rng import stream
 from meanq.sweep import Plan
@@ -43,7 +43,7 @@ class Estimator:
         """Acting and learning; evaluations, whose games may be short or long, are left out."""
         algo = config.algo
         if config.env.name not in self._envs:
-            self._envs[config.env.name] = make_env(config.env, stream(0, "cost"))
+            self._envs[config.env.name] = _make_env(config)
         env = self._envs[config.env.name]
         shape = FrameStack(config.env.stack, env.frame_shape, env.frame_dtype).state.shape
         network = make_network(config, shape, env.num_actions, env.frame_scale)
@@ -53,6 +53,16 @@ class Estimator:
         per_update = flops / _FLOPS_PER_SECOND + weights * _SECONDS_PER_WEIGHT + _SECONDS_PER_UPDATE
         per_step = _SECONDS_PER_ACTION + _ENV_SECONDS.get(config.env.kind, _OTHER_ENV_SECONDS)
         return updates * per_update + config.total_steps * per_step
+
+
+def _make_env(config: Config) -> Environment:
+    try:
+        return make_env(config.env, stream(0, "cost"))
+    except ConfigError:
+        raise
+    except Exception as error:  # an environment of one's own may fail of anything
+        what = f"env={config.env.name}: it cannot be made ({type(error).__name__}: {error})"
+        raise ConfigError(f"{what}; without --dry-run and +study= there is a traceback") from error
 
 
 def show_plan(console: Console, plan: Plan) -> None:

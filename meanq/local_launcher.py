@@ -22,8 +22,9 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
 from meanq.config import Config, ConfigError
+from meanq.lasting_output import outlive_terminal
 from meanq.launch import frozen_configs, result
-from meanq.signals import hold_stop_signals
+from meanq.signals import ONE_CTRL_C_SECONDS, hold_stop_signals
 from meanq.study import override_key
 
 # What stops a sweep, and what its runs are sent then. A closed terminal stops it as `kill` does.
@@ -37,7 +38,6 @@ HYDRA_VERSION = "1.3"
 _POLL_SECONDS = 0.1
 _LOOK_SECONDS = 0.2  # at how busy the cores are
 _LAST_WORDS_SECONDS = 2.0
-_ONE_CTRL_C_SECONDS = 0.5  # a wrapper such as `timeout` passes on what the terminal has sent to us already
 
 
 class LocalRunError(RuntimeError):
@@ -215,7 +215,7 @@ class _Signals:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.stop is None:
             self.stop, self._when = signal.Signals(number), time.monotonic()
-        elif number == signal.SIGINT and time.monotonic() - self._when > _ONE_CTRL_C_SECONDS:
+        elif number == signal.SIGINT and time.monotonic() - self._when > ONE_CTRL_C_SECONDS:
             self.kill = True
 
 
@@ -223,7 +223,7 @@ _speaking = threading.Lock()
 
 
 def _say(line: str, stream: IO[str] | None = None) -> None:
-    with _speaking, contextlib.suppress(OSError):  # the terminal may be gone; the runs matter more
+    with _speaking:
         print(line, file=stream or sys.stdout, flush=True)
 
 
@@ -272,6 +272,7 @@ def child() -> None:
     """One run; what it is comes through standard input."""
     _stop_with_parent()
     hold_stop_signals()
+    outlive_terminal()
     os.sched_setaffinity(0, pickle.load(sys.stdin.buffer))  # before anything counts the cores
     try:
         context, task_function, master_config, overrides, number = pickle.load(sys.stdin.buffer)

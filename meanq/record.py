@@ -29,6 +29,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -93,7 +95,11 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def differences(directory: Path, config: Config) -> list[str]:
     """'field: theirs -> ours' for each field in which the run stored here differs from this one."""
-    stored = yaml.safe_load((directory / CONFIG).read_text())
+    try:
+        stored = yaml.safe_load((directory / CONFIG).read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{directory / CONFIG} cannot be read ({reason}); {_REMEDY}") from None
     theirs, ours = _flatten(stored), _flatten(asdict(config))
     return [
         f"{name}: {theirs.get(name, 'absent')} -> {ours.get(name, 'absent')}"
@@ -310,7 +316,7 @@ class Record:
             with np.load(self.directory / PROBES, allow_pickle=False) as probes:
                 steps, q = probes["step"], probes["q"]
                 self._true_q = probes.get("true_q")
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ConfigError(f"{self.directory / PROBES} cannot be read ({error}); {_REMEDY}") from None
         self._at_least(PROBES, len(steps), count)
         self._probe_steps, self._probe_q = steps[:count].tolist(), list(q[:count])
@@ -397,6 +403,21 @@ class Record:
 
     def _write(self, name: str, data: bytes) -> None:
         write_atomically(self.directory / name, data)
+
+
+def record_failure(config: Config, error: Exception) -> None:
+    """Note in its directory why a run could not even be made."""
+    record = Record(run_directory(config), config)
+    record.open()
+    try:
+        record.status("failed", step=read_status(record.directory).get("step", 0), **reason_of(error))
+    finally:
+        record.close()
+
+
+def reason_of(error: Exception) -> dict[str, str]:
+    """What status.json says of a failure."""
+    return {"reason": f"{type(error).__name__}: {error}", "traceback": "".join(traceback.format_exception(error))}
 
 
 def circumstances() -> dict[str, Any]:

@@ -6,6 +6,7 @@ python -m meanq.run --cfg job algo=avg_dqn env=hero                  show a run'
 python -m meanq.run -m +study=target_network scale=minatar           a study of ablations/; --dry-run lists its runs
 """
 
+import contextlib
 import errno
 import os
 import signal
@@ -14,13 +15,13 @@ import traceback
 from pathlib import Path
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from meanq.config import CONFIG_DIR, Config, ConfigError, from_omegaconf
-from meanq.record import BusyError, read_status, run_directory
+from meanq.lasting_output import outlive_terminal
+from meanq.record import BusyError, read_status, record_failure, run_directory
 from meanq.run_status import FINISHED, Outcome
-from meanq.sweep import CONFIG_NAME, Plan, expand_seed_ranges, hydra_arguments, plan, register_schema, run_label
+from meanq.sweep import CONFIG_NAME, Plan, expand_seed_ranges, hydra_arguments, label_override, plan, register_schema
 
 # The process that has the command line, and the exit codes of runs in it: there a sweep goes on after a failure, and
 # the exit code tells. In a process that a launcher started a failure is raised, so that the launcher sees it.
@@ -41,8 +42,6 @@ class RunFailedError(RuntimeError):
 
 def job(composed: DictConfig) -> None:
     """One run, as Hydra's launchers call it."""
-    if composed.label is None:
-        composed.label = run_label(composed.algo.name, HydraConfig.get().overrides.task)
     config = from_omegaconf(composed)
     code = execute(config)
     if os.getpid() == _command_line_process:
@@ -66,8 +65,10 @@ def execute(config: Config) -> int:
         console.print(f"{directory} is finished already: skipped", highlight=False, soft_wrap=True)
         return 0
     reporter = TerminalReporter(console)
+    run = None
     try:
-        Run(config).train(reporter)
+        run = Run(config)
+        run.train(reporter)
     except (ConfigError, BusyError) as error:
         complain(error)
         return 3 if isinstance(error, BusyError) else 2
@@ -80,6 +81,9 @@ def execute(config: Config) -> int:
             complain(f"{directory}: {error.strerror}; its tables are whole: make room and give the same command again")
         else:
             traceback.print_exc()
+        if run is None:
+            with contextlib.suppress(OSError, ConfigError, BusyError):  # then the lines above are all there is
+                record_failure(config, error)
         return 1
     finally:
         reporter.close()
@@ -93,6 +97,7 @@ def complain(error: BaseException | str) -> None:
 
 def main() -> None:
     """The command line."""
+    outlive_terminal()
     sys.path.insert(0, str(Path.cwd()))  # so that the console script, too, can import rules and environments from here
     register_schema()
     global _command_line_process
@@ -126,6 +131,8 @@ def main() -> None:
                 complain(failure)
                 code = 1
         else:
+            if planned:
+                sys.argv.append(label_override(planned.configs[0]))
             hydra.main(config_path=str(CONFIG_DIR), config_name=CONFIG_NAME, version_base="1.3")(job)()
     except ConfigError as error:  # of the launcher
         complain(error)

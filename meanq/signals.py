@@ -2,11 +2,14 @@
 
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
-# Ctrl-C; what systems and schedulers send before they kill; what SLURM sends through submitit before a time limit.
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+# Ctrl-C; what systems and schedulers send before they kill; a terminal that was closed; what SLURM sends through
+# submitit before a time limit.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
+ONE_CTRL_C_SECONDS = 0.5  # a wrapper such as `timeout` passes on what the terminal has sent to us already
 
 
 def hold_stop_signals() -> None:
@@ -22,6 +25,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.wanted: int | None = None
+        self._since = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
@@ -42,9 +46,12 @@ class StopSignals:
         self._before.clear()
 
     def _want(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
         if self.wanted == number == signal.SIGINT:
+            if now - self._since <= ONE_CTRL_C_SECONDS:
+                return
             self.hand_over(frame)
-        self.wanted = number
+        self.wanted, self._since = number, now
 
     def hand_over(self, frame: FrameType | None = None) -> None:
         """Let whoever handled the signal before do so now: submitit queues the job again. Without one, exit.

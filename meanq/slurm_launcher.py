@@ -51,6 +51,8 @@ ENDED_SECONDS = 20.0
 _MAX_LOOK_SECONDS = 10.0  # between two looks for results
 _MAX_QUEUE_SECONDS = 30.0  # between two questions to the scheduler; fewer at first,
 _ENDED_QUEUE_SECONDS = 5.0  # and where a job seems to have ended
+_QUEUE_TRIES = 4  # of asking which runs are queued already, before any is submitted
+_QUEUE_TRY_SECONDS = 5.0  # between two of them
 
 # A job that is preempted while Python starts, before submitit listens, would die of the signal and count as failed.
 # So it ignores signals until then; SLURM kills it in the end, and queues it again.
@@ -95,7 +97,7 @@ class SlurmLauncher(SubmititSlurmLauncher):
         frozen = frozen_configs(self.hydra_context)
         directories = [frozen.directory(overrides).absolute() for overrides in job_overrides]
         folder = self._index_folder()
-        queued = already_queued(folder, queue(), self.params["name"])
+        queued = already_queued(folder, ask_queue(), self.params["name"]) if _arrays_of(folder) else {}
         missing = [i for i, directory in enumerate(directories) if directory not in queued]
         jobs: dict[int, Submitted] = {i: queued[d] for i, d in enumerate(directories) if d in queued}
         if jobs:
@@ -239,12 +241,30 @@ def remember(folder: Path, submitted: Sequence[Submitted], name: str) -> None:
     write_atomically(index_file(folder, array), (json.dumps(content, indent=2) + "\n").encode())
 
 
-def already_queued(folder: Path, jobs: Mapping[str, QueueEntry] | None, name: str) -> dict[Path, Submitted]:
+def _arrays_of(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*_runs.json"))
+
+
+def ask_queue(tries: int = _QUEUE_TRIES) -> dict[str, QueueEntry]:
+    """The queue, after some patience: not to know it would be to submit again what waits there."""
+    for left in range(tries - 1, -1, -1):
+        answer = queue()
+        if answer is not None:
+            return answer
+        if left:
+            time.sleep(_QUEUE_TRY_SECONDS)
+    raise ConfigError(
+        "hydra/launcher=slurm: squeue does not answer, so which runs are queued already is not known; nothing was "
+        "submitted, give the same command again later"
+    )
+
+
+def already_queued(folder: Path, jobs: Mapping[str, QueueEntry], name: str) -> dict[Path, Submitted]:
     """Runs whose jobs wait or run, by directory."""
     found = {}
-    for path in sorted(folder.glob("*_runs.json")) if jobs else []:
+    for path in _arrays_of(folder):
         for job_id, directory in json.loads(path.read_text())["runs"].items():
-            entry = (jobs or {}).get(job_id)
+            entry = jobs.get(job_id)
             if entry and entry.state not in _ENDED and entry.name == name:
                 found[Path(directory)] = Submitted(job_id, Path(directory))
     return found

@@ -15,6 +15,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from meanq.config import CONFIG_DIR, Config, ConfigError, closest, from_omegaconf
@@ -23,6 +24,8 @@ from meanq.study import Study, choose, load_study, override_key
 
 CONFIG_NAME = "config"
 _SEED_HELP = "write whole numbers, a range first-last, or both: seed=3, seed=0-4, seed=0-2,7"
+
+_REFERENCE_TO_SEED = re.compile(r"\$\{[^}]*\bseed\b")
 
 # What a run's directory says already, or what does not change the run.
 _NOT_IN_LABEL = {"algo", "env", "env.id", "seed", "study", "label", "root", "logger"} | {
@@ -89,7 +92,7 @@ class Plan:
     def job_overrides(self) -> list[list[str]]:
         """What a launcher needs to compose each run, its label included."""
         pairs = zip(self.jobs, self.configs, strict=True)
-        return [[o for o in job.overrides if override_key(o) != "label"] + [f"label='{c.label}'"] for job, c in pairs]
+        return [[o for o in job.overrides if override_key(o) != "label"] + [label_override(c)] for job, c in pairs]
 
 
 def plan(arguments: Sequence[str]) -> Plan | None:
@@ -109,6 +112,9 @@ def plan(arguments: Sequence[str]) -> Plan | None:
     try:
         with initialize_config_dir(config_path, version_base="1.3"):
             jobs = _study_jobs(study, scale, overrides) if study else _jobs(overrides)
+            elsewhere = [o for o in of_hydra if override_key(o) == "hydra/launcher" and not o.endswith("=basic")]
+            if elsewhere and not options.multirun and not options.cfg:
+                raise ConfigError(f"{elsewhere[0]}: without -m the run would start here, in this process; add -m")
             if (study or len(jobs) > 1) and not options.multirun and not options.cfg:
                 several = f"+study={study.name}" if study else _swept(overrides)
                 raise ConfigError(f"{several}: this names several runs; add -m to run them all")
@@ -121,7 +127,8 @@ def plan(arguments: Sequence[str]) -> Plan | None:
     except MissingConfigException as error:
         raise ConfigError(_unknown_choice(error)) from None
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(_one_line(error)) from None
+        wrong = re.search(r"Could not override '(hydra\.launcher\.[^']+)'", str(error))
+        raise ConfigError(_no_launcher_field(wrong[1], of_hydra) if wrong else _one_line(error)) from None
     place = [o for o in jobs[0].overrides if override_key(o) in ("root", "study")]
     result = Plan(
         configs, bool(options.multirun), jobs, [*of_hydra, *place], f"file://{config_path}", config_name, study, scale
@@ -155,20 +162,22 @@ def _parse(arguments: Sequence[str]) -> Namespace:
 
 
 def _compose_all(name: str, of_hydra: Sequence[str], jobs: Sequence[Job]) -> list[Config]:
-    """The typed configuration of every job. Composing takes some tenths of a second, so seeds share it."""
+    """The typed configuration of every job. Composing takes some tenths of a second, so seeds share it if they can."""
     configs = []
     composed: dict[tuple[str, ...], Config] = {}
     for job in jobs:
         seeds = [o for o in job.overrides if re.fullmatch(r"seed=\d+", o)]
         others = tuple(o for o in job.overrides if o not in seeds)
-        if others not in composed or any("${" in o for o in job.overrides):
-            config = compose(name, [*of_hydra, *job.overrides])
-            if config.label is None:
-                config.label = run_label(config.algo.name, job.in_name)
-            composed[others] = from_omegaconf(config)
-        configs.append(
-            replace(composed[others], seed=int(seeds[0].removeprefix("seed="))) if seeds else composed[others]
-        )
+        if others in composed:
+            configs.append(replace(composed[others], seed=int(seeds[-1].removeprefix("seed="))))
+            continue
+        config = compose(name, [*of_hydra, *job.overrides])
+        if config.label is None:
+            config.label = run_label(config.algo.name, job.in_name)
+        seeds_share = bool(seeds) and not _REFERENCE_TO_SEED.search(OmegaConf.to_yaml(config))
+        configs.append(from_omegaconf(config))
+        if seeds_share:
+            composed[others] = configs[-1]
     return configs
 
 
@@ -178,10 +187,11 @@ def _jobs(overrides: Sequence[str]) -> list[Job]:
 
 
 def _product(overrides: Sequence[str]) -> list[list[str]]:
-    """Every combination of the swept values, truth values in small letters as one writes them."""
+    """Every combination of the swept values, as Hydra writes them (1e-3 is 0.001), but true and false in small letters.
+
+    Without a sweep, too: the same run must have the same name.
+    """
     parsed = OverridesParser.create().parse_overrides(list(overrides))
-    if not any(o.is_sweep_override() for o in parsed):
-        return [list(overrides)]
     jobs = [job for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
     return [[re.sub(r"=(True|False)$", lambda value: value[0].lower(), o) for o in job] for job in jobs]
 
@@ -246,11 +256,18 @@ def run_label(algo: str, overrides: Iterable[str]) -> str:
         key, _, value = override.lstrip("+~").partition("=")
         if key in _NOT_IN_LABEL or key.startswith(("hydra.", "hydra/", "logger.", "checkpoint.")):
             continue
-        parts.append(re.sub(r"[^A-Za-z0-9_.=-]+", "-", f"{key.removeprefix('algo.')}={value}").strip("-"))
+        parts.append(re.sub(r"[^A-Za-z0-9_.=+-]+", "-", f"{key.removeprefix('algo.')}={value}").strip("-"))
     label = "__".join([algo, *sorted(parts)])
     if len(label) > 120:  # a file name has its limits
         label = f"{label[:100]}__{hashlib.sha256(label.encode()).hexdigest()[:12]}"
     return label
+
+
+def label_override(config: Config) -> str:
+    """So that whoever composes a run again gives it the name it has in the plan."""
+    assert config.label is not None
+    quoted = config.label.replace("'", "\\'")
+    return f"label='{quoted}'"
 
 
 def _unknown_choice(error: MissingConfigException) -> str:
@@ -267,6 +284,16 @@ def _unknown_choice(error: MissingConfigException) -> str:
     known = [str(path.relative_to(CONFIG_DIR / group).with_suffix("")) for path in files if path.name[0] != "_"]
     known += error.options or []  # what plugins add
     return f"{group}={name}: there is no such {group.rpartition('/')[2]}{closest(name, set(known))}"
+
+
+def _no_launcher_field(key: str, of_hydra: Sequence[str]) -> str:
+    chosen = [o for o in of_hydra if override_key(o) == "hydra/launcher"]
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        launcher = compose(CONFIG_NAME, chosen, return_hydra_config=True).hydra.launcher
+    fields = [f"hydra.launcher.{name}" for name in launcher if not str(name).startswith("_")]
+    if not fields:
+        return f"{key}: it is a field of another launcher; write hydra/launcher=local or hydra/launcher=slurm, too"
+    return f"{key}: {chosen[0] if chosen else 'this launcher'} has no such field{closest(key, fields)}"
 
 
 def _field_names(schema: Any, prefix: str = "") -> Iterable[str]:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import time
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 
 from meanq.agent import Agent, DivergedError
-from meanq.checkpoint import CheckpointError, Checkpoints, Saved
+from meanq.checkpoint import CheckpointError, Checkpoints, Saved, check_state
 from meanq.clock import Clock
 from meanq.config import AlgoConfig, Config, ConfigError
 from meanq.envs import FrameStack, make_env
@@ -30,7 +29,7 @@ from meanq.machine import (
 )
 from meanq.mirror import Mirror, make_mirror
 from meanq.networks import QNetwork, parameter_count
-from meanq.record import Record, circumstances, read_status, run_directory
+from meanq.record import Record, circumstances, read_status, reason_of, run_directory
 from meanq.replay import BernoulliMask, Replay, replay_bytes
 from meanq.rng import integer_seed, stream
 from meanq.signals import StopSignals
@@ -141,11 +140,11 @@ class Run:
             if read_status(self.directory).get("state") != "finished":  # by another process, a moment ago
                 with self._signals:
                     self._train(reporter)
-        except KeyboardInterrupt:
-            self._stop("interrupted")
-            raise
         except Exception as error:
-            self._stop("failed", reason=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+            self._stop("failed", **reason_of(error))
+            raise
+        except BaseException:  # Ctrl-C, or whoever else ends the process
+            self._stop("interrupted")
             raise
         finally:
             if self._mirror:
@@ -176,7 +175,9 @@ class Run:
         self._finish()
 
     def _stop(self, state: str, **details: Any) -> None:
-        """Say how the run ended before its time. The tables on disk are whole already."""
+        """Say how the run ended before its time, if it did. The tables on disk are whole already."""
+        if read_status(self.directory).get("state") == "finished":
+            return
         with contextlib.suppress(OSError):  # the disk may be full, which is perhaps why
             self.record.status(state, step=self.step, **details)
 
@@ -187,7 +188,7 @@ class Run:
         with self._clock.time("env"):
             self._start_game()
         try:
-            self.env.state_dict()
+            check_state(self.env.state_dict(), "env")  # now, and not at the first checkpoint
         except NotImplementedError as error:
             self._savable = False
             reporter.warn(f"{error}, so there will be no checkpoints: if interrupted, the run starts again")

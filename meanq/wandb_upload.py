@@ -18,6 +18,7 @@ from meanq.record import CONFIG, STATUS, lock_holder, read_status
 from meanq.run_status import find_runs
 
 _FINAL = ("finished", "failed")
+_PATIENCE = 3  # runs that fail one after the other, before it is called an outage
 
 
 def _state(directory: Path) -> str:
@@ -54,7 +55,10 @@ def upload(directory: Path, arguments: argparse.Namespace) -> str:
     if not arguments.force and is_mirrored(directory, where, state):
         return "is there already"
     points = read_points(directory)
-    mirror = ProcessMirror(logger, directory)
+    try:
+        mirror = ProcessMirror(logger, directory)
+    except OSError as error:
+        raise ConnectionError(f"{directory}: not uploaded; its own directory has to be writable ({error})") from None
     mirror.update(points[-1].step if points else 0)
     mirror.close(state)
     if not is_mirrored(directory, where, state):
@@ -78,7 +82,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         return _upload_all(arguments)
-    except (ConfigError, UnreadableRunError, ConnectionError) as error:
+    except ConfigError as error:
         print(f"meanq: {error}", file=sys.stderr)
         return 1
 
@@ -93,21 +97,26 @@ def _upload_all(arguments: argparse.Namespace) -> int:
     os.environ["WANDB_SILENT"] = "true"
     if arguments.mode == "online" and not has_key():
         raise ConfigError("no W&B API key: run `wandb login`, set WANDB_API_KEY, or write --mode offline")
-    uploaded, unreadable = 0, 0
+    uploaded, failed, in_a_row = 0, 0, 0
     for directory in runs:
         if reason := reason_to_skip(directory):
             print(f"{directory}: skipped, {reason}")
             continue
         try:
             outcome = upload(directory, arguments)
-        except UnreadableRunError as error:
+        except (UnreadableRunError, ConnectionError) as error:
             print(f"meanq: {error}", file=sys.stderr)
-            unreadable += 1
+            failed += 1
+            in_a_row = in_a_row + 1 if isinstance(error, ConnectionError) else 0
+            if in_a_row == _PATIENCE:
+                print(f"meanq: {in_a_row} runs in a row could not be uploaded: W&B is down, it seems", file=sys.stderr)
+                break
             continue
+        in_a_row = 0
         uploaded += outcome.startswith("uploaded")
         print(f"{directory}: {outcome}")
     print(f"{uploaded} of {len(runs)} run(s) uploaded" if uploaded else "nothing to upload")
-    return 1 if unreadable else 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from meanq import slurm_launcher
 from meanq.config import CONFIG_DIR, ConfigError, from_omegaconf
 from meanq.launch import FrozenConfigs, launch
 from meanq.local_launcher import LocalLauncher, Share, available_cores, describe, divide, run_names
-from meanq.slurm_launcher import QueueEntry, Submitted, Waiting, already_queued, explain_rejection, remember
+from meanq.slurm_launcher import QueueEntry, Submitted, Waiting, already_queued, ask_queue, explain_rejection, remember
 from meanq.sweep import Plan, hydra_arguments, plan, register_schema
 
 PROJECT = Path(__file__).parents[1]
@@ -182,7 +182,19 @@ def test_queued_jobs_are_found_again(tmp_path: Path) -> None:
         "7_3": QueueEntry("RUNNING", "None", "somebody-elses"),
     }
     assert already_queued(tmp_path, queue, "meanq-default") == {run.directory: run for run in runs[:2]}
-    assert already_queued(tmp_path, None, "meanq-default") == {}
+
+
+def test_a_queue_that_is_not_known_is_asked_again_and_then_nothing_is_submitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = [None, None, {}]
+    monkeypatch.setattr(slurm_launcher, "queue", lambda: answers.pop(0))
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    assert ask_queue(tries=3) == {}
+    answers += [None, None]
+    with pytest.raises(ConfigError, match=r"squeue does not answer, .* nothing was submitted"):
+        ask_queue(tries=2)
+    assert not answers
 
 
 def test_waiting_ends_for_jobs_that_are_killed_gone_or_failed(

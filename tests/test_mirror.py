@@ -479,6 +479,21 @@ def test_uploading_somebody_elses_directory_runs_nothing(
     assert f"{tmp_path / 'root' / 'b'}: uploaded" in out, "the others are uploaded"
 
 
+def test_runs_that_cannot_be_uploaded_do_not_hinder_the_others(
+    finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in "abcdef":
+        shutil.copytree(finished, tmp_path / name)
+    for name in "acde":
+        (tmp_path / name / "mirror.log").mkdir()  # as where it may not be written
+    assert wandb_upload.main([str(tmp_path), "--mode", "offline"]) == 1
+    out, error = capfd.readouterr()
+    assert f"{tmp_path / 'b'}: uploaded" in out and f"{tmp_path / 'f'}" not in out, "three in a row are an outage"
+    lines = error.splitlines()
+    assert len(lines) == 5 and lines[-1] == "meanq: 3 runs in a row could not be uploaded: W&B is down, it seems"
+    assert all(line.startswith("meanq: ") and "its own directory has to be writable" in line for line in lines[:-1])
+
+
 def test_mistakes_are_one_line(finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
         ([str(tmp_path / "absent")], "no such directory"),

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -20,6 +21,7 @@ from meanq.agent import DivergedError
 from meanq.checkpoint import CheckpointError, Checkpoints, _from_plain, _to_plain
 from meanq.config import Config, ConfigError
 from meanq.record import BusyError, lock_holder
+from meanq.signals import StopSignals
 from meanq.train import Run
 from tests.training import SHORT, SilentReporter, compose_run, make_run, train
 
@@ -222,7 +224,7 @@ def signalled(config: Config, step: int, sent: int) -> None:
     Run(config).train(Signalling())
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGUSR2, signal.SIGINT])
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2, signal.SIGINT])
 def test_a_signal_saves_at_the_step_where_it_comes(sent: signal.Signals, finished: Path, tmp_path: Path) -> None:
     process = context.Process(target=signalled, args=(compose_run(tmp_path, *SMALL), 136, int(sent)))
     process.start()
@@ -234,6 +236,78 @@ def test_a_signal_saves_at_the_step_where_it_comes(sent: signal.Signals, finishe
     assert start(tmp_path, SMALL)[0] == 0
     assert json.loads((directory / "meta.json").read_text())["resumed"] == [137]
     assert_same(directory, finished)
+
+
+class AtTheEnd(SilentReporter):
+    """Does something when the last step has been looked at, before the run is called finished."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action = action
+
+    def progress(self, progress: Any) -> None:
+        if progress.step == 240:
+            self._action()
+
+
+def test_ctrl_c_at_the_very_end_stops_a_sweep_and_leaves_the_run_finished(finished: Path, tmp_path: Path) -> None:
+    run = make_run(tmp_path, *SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        run.train(AtTheEnd(lambda: os.kill(os.getpid(), signal.SIGINT)))
+    assert_same(run.directory, finished)
+
+
+def test_a_checkpoint_that_cannot_be_removed_leaves_the_run_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*arguments: Any, **named: Any) -> None:
+        raise OSError("Directory not empty")
+
+    run = make_run(tmp_path, *SMALL)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rmdir", busy)
+        run.train(SilentReporter())
+    assert record.read_status(run.directory)["state"] == "finished" and (run.directory / "checkpoint").exists()
+
+
+def test_a_run_that_is_made_to_exit_says_that_it_was_interrupted(finished: Path, tmp_path: Path) -> None:
+    run = make_run(tmp_path, *SMALL)
+    with pytest.raises(SystemExit):
+        run.train(AtTheEnd(sys.exit))
+    status = record.read_status(run.directory)
+    assert (status["state"], status["step"], status["checkpoint"]) == ("interrupted", 240, 240)
+    assert_same(train(tmp_path, *SMALL).directory, finished)
+
+
+def test_one_ctrl_c_may_come_twice_and_a_second_one_acts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`timeout` passes on what the terminal has sent to the run already."""
+    with pytest.raises(KeyboardInterrupt), StopSignals() as signals:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signals.wanted == signal.SIGINT
+        monkeypatch.setattr(time, "monotonic", lambda: float("inf"))
+        os.kill(os.getpid(), signal.SIGINT)
+        pytest.fail("it goes on")
+
+
+def test_a_state_that_cannot_be_saved_is_noticed_before_the_first_step(tmp_path: Path) -> None:
+    run = make_run(tmp_path, *SMALL)
+    run.env.state_dict = lambda: {"game": object()}  # type: ignore[method-assign]
+    with pytest.raises(TypeError, match=r"env/game: a state cannot hold object"):
+        run.train(SilentReporter())
+    assert run.step == 0
+
+
+def test_damaged_files_are_named_with_a_remedy(tmp_path: Path) -> None:
+    directory = crashed(tmp_path, 130).directory
+    probes = (directory / "probes.npz").read_bytes()
+    for cut in (0, 10, len(probes) // 2):
+        (directory / "probes.npz").write_bytes(probes[:cut])
+        with pytest.raises(ConfigError, match=r"probes.npz cannot be read .*remove the directory to start"):
+            train(tmp_path, *SMALL)
+    for content in (b"a: [1", b"\xff\xfe"):
+        (directory / "config.yaml").write_bytes(content)
+        with pytest.raises(ConfigError, match=r"^[^\n]*config.yaml cannot be read [^\n]*remove the directory to start"):
+            train(tmp_path, *SMALL)
 
 
 def test_a_signal_in_an_evaluation_does_not_wait_for_its_end(finished: Path, tmp_path: Path) -> None:

@@ -112,8 +112,50 @@ def test_an_algorithm_file_of_ones_own_needs_no_edit_of_the_package(tmp_path: Pa
 
 def test_a_sweep_and_a_single_run_call_the_same_run_the_same(tmp_path: Path) -> None:
     register_schema()
-    fields = ("algo.dueling=false", "algo.double=True", f"root={tmp_path}")
-    alone, sweep = plan(["seed=0", "algo.double=true", *fields[::2]]), plan(["-m", "seed=0,1", *fields])
-    assert alone is not None and sweep is not None
-    assert alone.configs[0].label == "meanq__double=true__dueling=false" == sweep.configs[0].label
-    assert alone.directories[0] == sweep.directories[0]
+    fields = ("algo.dueling=false", "algo.double=True", "algo.learning_rate=1e-3", f"root={tmp_path}")
+    for written in (fields, ("algo.double=true", "algo.dueling=False", "algo.learning_rate=0.001", fields[-1])):
+        alone, one, sweep = (
+            plan(["seed=0", *written]),
+            plan(["-m", "seed=0", *written]),
+            plan(["-m", "seed=0,1", *fields]),
+        )
+        assert alone is not None and one is not None and sweep is not None
+        assert alone.configs[0].label == "meanq__double=true__dueling=false__learning_rate=0.001"
+        assert alone.directories == one.directories == sweep.directories[:1]
+
+
+def test_large_and_small_numbers_have_names_of_their_own() -> None:
+    assert run_label("dqn", ["algo.value_max=1e+20"]) != run_label("dqn", ["algo.value_max=1e-20"])
+
+
+def test_what_follows_the_seed_does_so_in_every_run_of_a_sweep(tmp_path: Path) -> None:
+    register_schema()
+    own = tmp_path / "my_conf" / "env"
+    own.mkdir(parents=True)
+    defaults = "defaults:\n  - minatar/asterix@_here_\n  - _self_\n"
+    (own / "limited.yaml").write_text(f"{defaults}\noptions:\n  max_steps: ${{seed}}\n")
+    planned = plan(["-m", "--config-dir", str(own.parent), "env=limited", "seed=7,8", f"root={tmp_path}"])
+    assert planned is not None and [c.env.options["max_steps"] for c in planned.configs] == [7, 8]
+
+
+def test_of_two_seeds_the_last_counts_as_in_hydra(tmp_path: Path) -> None:
+    register_schema()
+    planned = plan(["seed=1", "seed=2", f"root={tmp_path}"])
+    assert planned is not None and [config.seed for config in planned.configs] == [2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["hydra/launcher=slurm"], r"^hydra/launcher=slurm: without -m .*; add -m$"),
+        (["-m", "hydra.launcher.jobs=2"], r"^hydra.launcher.jobs: .* write hydra/launcher=local or"),
+        (["-m", "hydra/launcher=local", "hydra.launcher.job=2"], r"did you mean hydra.launcher.jobs"),
+        (["-m", "hydra/launcher=slurm", "hydra.launcher.partitionn=x"], r"did you mean hydra.launcher.partition"),
+        ([f"label={'x' * 256}"], r"^label=x+\.\.\.: it names a directory: write a name of at most 255 bytes$"),
+    ],
+)
+def test_mistakes_about_launchers_and_names_are_one_line(arguments: list[str], says: str, tmp_path: Path) -> None:
+    register_schema()
+    with pytest.raises(ConfigError, match=says) as caught:
+        plan([*arguments, f"root={tmp_path}"])
+    assert len(str(caught.value)) < 200

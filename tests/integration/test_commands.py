@@ -144,6 +144,50 @@ def test_a_failing_run_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "on purpose" in json.loads((tmp_path / "runs" / failed / "status.json").read_text())["traceback"]
 
 
+def test_a_run_that_cannot_even_be_made_says_why_in_its_directory(tmp_path: Path) -> None:
+    (tmp_path / "bad_env.py").write_text(
+        "class Bad:\n    def __init__(self, id, generator):\n        raise RuntimeError('on purpose')\n"
+    )
+    arguments = ("env=custom", "env.kind=bad_env.Bad", "env.name=bad", "network=mlp", *TINY)
+    planned = run(*arguments, "--dry-run", cwd=tmp_path)
+    assert (
+        planned.returncode == 2 and planned.stderr.count("\n") == 1 and "(RuntimeError: on purpose)" in planned.stderr
+    )
+    assert not (tmp_path / "runs").exists()
+    result = run("-m", "seed=0-1", *arguments, cwd=tmp_path)
+    assert result.returncode == 1 and "2 failed" in result.stdout
+    for status in (tmp_path / "runs").rglob("status.json"):
+        content = json.loads(status.read_text())
+        assert content["state"] == "failed" and "on purpose" in content["traceback"]
+    assert len(states(tmp_path / "runs")) == 2
+
+
+def speaking_sweep(tmp_path: Path, **streams) -> subprocess.Popen[bytes]:
+    arguments = ["-m", "env=chain", "seed=0-1", "evaluation.every=10", *TINY]
+    command = [sys.executable, "-m", "meanq.run", *arguments]
+    return subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, start_new_session=True, **streams)
+
+
+def test_a_sweep_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None:
+    """As with `| head -1`."""
+    process = speaking_sweep(tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout and process.stderr and process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait(120) == 0
+    assert list(states(tmp_path / "runs").values()) == ["finished", "finished"]
+
+
+def test_a_sweep_goes_on_when_its_terminal_is_closed(tmp_path: Path) -> None:
+    """As after `disown`: no signal, but every word is an error."""
+    ours, its = os.openpty()
+    process = speaking_sweep(tmp_path, stdin=its, stdout=its, stderr=its)
+    os.close(its)
+    assert os.read(ours, 1)
+    os.close(ours)
+    assert process.wait(120) == 0
+    assert list(states(tmp_path / "runs").values()) == ["finished", "finished"]
+
+
 def test_an_interrupt_leaves_complete_tables(tmp_path: Path) -> None:
     arguments = [
         "env=chain",
