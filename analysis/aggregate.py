@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.metrics import say
-from analysis.runs import AnalysisError, RunSet, read_runs
+from analysis.runs import AnalysisError, RunSet, named_labels, read_runs
 
 REPETITIONS = 2000
 CONFIDENCE = 0.95
@@ -195,13 +195,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m analysis.aggregate", description=__doc__.split("\n\n")[0])
     parser.add_argument("runs", type=Path, nargs="+", help="directories with runs anywhere below")
     parser.add_argument("--at", type=int, metavar="STEP", help="the step of the scores; otherwise the end of the runs")
-    parser.add_argument("--labels", type=lambda text: text.split(","), help="which ones, e.g. dqn,meanq; otherwise all")
+    parser.add_argument("--labels", help="which ones, e.g. dqn,meanq; otherwise all")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS, help="of the bootstrap (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the bootstrap (default: %(default)s)")
     options = parser.parse_args(arguments)
+    for name, least in (("repetitions", 1), ("seed", 0)):
+        if getattr(options, name) < least:
+            parser.error(f"--{name} {getattr(options, name)}: write {least} or more")
     try:
         found = read_runs(options.runs)
-        scores = collect(found, options.at, options.labels)
+        scores = collect(found, options.at, named_labels(options.labels or "", found.labels))
     except AnalysisError as error:
         sys.exit(f"analysis: {error}")
     say([*found.messages(), *scores.notes])

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.metrics import say
+from analysis.metrics import say, write_out
 from analysis.runs import AnalysisError, RunSet, read_runs
 
 HORIZONS = {"100k": 100_000, "500k": 500_000}
@@ -103,7 +103,7 @@ def our_scores(
 
     `after`: the step, where it is not that of the table.
     """
-    step = after or HORIZONS[table.at]
+    step = HORIZONS[table.at] if after is None else after
     scores: dict[str, dict[str, float]] = {}
     counts: dict[str, dict[str, int]] = {}
     unknown = sorted(set(found.envs) - set(table.scores.index))
@@ -220,8 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"\nHuman-normalised, over the {len(scores)} games above; wins and ratio of means against others")
     print(summary(table, scores).to_string(float_format=lambda value: f"{value:.3f}", na_rep=""))
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        scores.to_csv(options.out, float_format="%.6g", lineterminator="\n")
+        write_out(options.out, scores.to_csv(float_format="%.6g", lineterminator="\n"))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ columns of analysis.metrics. What is more than there: rows with env `average`, a
 the paper, at the step it is for). What is less: a mean is left out where it is one of fewer runs than there are.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -51,7 +51,7 @@ class Curve:
     @property
     def drawn(self) -> bool:
         """Whether there is anything to see."""
-        return bool(np.isfinite(self.mean).any()) or len(self.runs) > 0
+        return bool(np.isfinite(self.mean).any()) or any(np.isfinite(run[:, 1]).any() for run in self.runs)
 
     @property
     def incomplete(self) -> int:
@@ -110,11 +110,11 @@ def _average(rows: pd.DataFrame, envs: Sequence[str]) -> pd.DataFrame:
     return long.assign(env=AVERAGE, n=count)[COLUMNS]
 
 
-def cited_rows(found: RunSet, average: bool) -> pd.DataFrame:
-    """Scores of the paper's tables, in the games whose runs are as long as those of a table."""
+def cited_rows(found: RunSet, envs: Collection[str], average: bool) -> pd.DataFrame:
+    """Scores of the paper's tables, in those of these games whose runs are as long as those of a table."""
     rows: list[tuple[object, ...]] = []
     normalised: dict[str, dict[str, list[float]]] = {}
-    for env in found.envs:
+    for env in sorted(envs):
         length = max(run.total_steps for run in found.runs if run.env == env)
         for at, horizon in HORIZONS.items():
             table = paper_table(at)
@@ -127,7 +127,7 @@ def cited_rows(found: RunSet, average: bool) -> pd.DataFrame:
                 normalised.setdefault(at, {}).setdefault(method, []).append(human_normalised)
     for at, methods in normalised.items():
         for method, scores in methods.items():
-            if average and len(scores) == len(found.envs) > 1:
+            if average and len(scores) == len(envs) > 1:
                 label, mean = f"{method} {at}", float(np.mean(scores))
                 rows.append((AVERAGE, label, CITED, HORIZONS[at], "normalised_return", mean, len(scores)))
     return pd.DataFrame(rows, columns=COLUMNS)

@@ -196,7 +196,8 @@ def select_improvements(found: RunSet, metrics: Metrics) -> pd.DataFrame:
 def _learning_curves(found: RunSet, rows: pd.DataFrame) -> pd.DataFrame:
     table = curve_table(rows, ["return"], ["normalised_return"])
     need(not table.empty, "no run has been evaluated yet")
-    from_paper = cited_rows(found, average=AVERAGE in set(table["env"]))
+    envs = set(table["env"])
+    from_paper = cited_rows(found, envs - {AVERAGE}, average=AVERAGE in envs)
     return pd.concat([table, from_paper], ignore_index=True) if len(from_paper) else table
 
 
@@ -235,6 +236,8 @@ def read_tables(paths: Sequence[Path]) -> dict[str, pd.DataFrame]:
     """Tables of figures by name, which is that of the file."""
     tables = {}
     for path in paths:
+        if path.stem in tables:
+            raise AnalysisError(f"{path}: a second table of {path.stem}; draw them one by one, each with its --out")
         if path.stem not in KINDS:
             raise AnalysisError(f"{path}: not the table of a figure; those are called {', '.join(KINDS)}.csv")
         try:
@@ -286,6 +289,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             drawings = draw_all(found, metrics, options.out, options.only)
     except AnalysisError as error:
         sys.exit(f"analysis: {error}")
+    except OSError as error:
+        sys.exit(f"analysis: --out {options.out}: cannot be written ({error.strerror})")
     say(f"no {name}: {reason}" for name, reason in drawings.missing.items())
     for drawn in drawings.drawn:
         print(f"{options.out / drawn.name}.svg: {drawn.title}. {drawn.caption}")

@@ -50,6 +50,7 @@ from analysis.metrics import (
     member_pseudovalues,
     say,
     value_std,
+    write_out,
 )
 from analysis.runs import BIASES, AnalysisError, Run, RunSet, read_runs
 
@@ -619,6 +620,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.compare and options.out:
         parser.error("--out is for the paper's conclusions: leave it, or --compare, out")
+    if options.seed < 0:
+        parser.error(f"--seed {options.seed}: write 0 or more")
     try:
         found = read_runs(options.runs)
         if options.compare:
@@ -636,8 +639,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{finding.name} {finding.verdict}: {finding.statement}")
         _print(finding.results)
     if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        as_table(findings).to_csv(options.out, index=False, float_format="%.6g", lineterminator="\n")
+        write_out(options.out, as_table(findings).to_csv(index=False, float_format="%.6g", lineterminator="\n"))
 
 
 if __name__ == "__main__":

@@ -344,7 +344,7 @@ def _per_run(runs: Sequence[Run], biases: Sequence[str]) -> _Rows:
                 add(name, run.seed, means[name])
         if run.probes is not None and run.probes.true_q is not None:
             error = (state_values(run.probes.q) - run.probes.true_q.max(-1)).mean(-1)
-            add("bias_true", run.seed, pd.Series(error, index=run.probes.step))
+            add("bias_true", run.seed, pd.Series(np.where(np.isfinite(error), error, np.nan), index=run.probes.step))
         if run.last_evaluation:
             last = [run.last_evaluation]
             add("seconds", run.seed, pd.Series([run.seconds], index=last))
@@ -446,6 +446,15 @@ def say(messages: Iterable[str]) -> None:
         print(f"analysis: {message}", file=sys.stderr)
 
 
+def write_out(path: Path, text: str) -> None:
+    """What --out names; a line, and the end, where it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        sys.exit(f"analysis: --out {path}: cannot be written ({error.strerror})")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     assert __doc__
@@ -470,8 +479,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.out is None:
         sys.stdout.write(text)
     else:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text)
+        write_out(options.out, text)
         print(f"{options.out}: {len(metrics.table)} rows of {metrics.table['metric'].nunique()} metrics")
 
 

@@ -115,7 +115,8 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
             found[label] = Style(_HUES[hue], dash, marker, readable(label))
             used[hue] += 1
             taken.add((dash, marker))
-    return {label: found[label] for label in wanted}
+    names = readable_names(wanted)
+    return {label: replace(found[label], name=names[label]) for label in wanted}
 
 
 def series(labels: Iterable[str]) -> dict[str, dict[str, tuple[str, float]]]:
@@ -182,6 +183,21 @@ def split_label(label: str) -> tuple[str, str]:
 
 def readable(label: str) -> str:
     """What to call it: MeanQ (ensemble_size=10). The middle of a long one is left out."""
+    name = _whole_name(label)
+    if len(name) > LONGEST_NAME:
+        half = (LONGEST_NAME - 1) // 2
+        name = f"{name[:half]}…{name[-half:]}"
+    return name
+
+
+def readable_names(labels: Iterable[str]) -> dict[str, str]:
+    """By label, as `readable`; whole where the middle is what tells two of them apart."""
+    names = {label: readable(label) for label in labels}
+    common = {name for name, count in Counter(names.values()).items() if count > 1}
+    return {label: _whole_name(label) if name in common else name for label, name in names.items()}
+
+
+def _whole_name(label: str) -> str:
     algorithm, overrides = split_label(label)
     if algorithm not in _ALGORITHMS:
         name = label
@@ -190,9 +206,6 @@ def readable(label: str) -> str:
         if overrides:
             shown = re.sub(r"(^|, |: )algo[.]", r"\1", overrides)
             name += f" ({shown})"
-    if len(name) > LONGEST_NAME:
-        half = (LONGEST_NAME - 1) // 2
-        name = f"{name[:half]}…{name[-half:]}"
     return name
 
 

@@ -3,6 +3,7 @@
 No names of hosts and no paths: what is kept is published. A circumstance that no run recorded is not mentioned.
 """
 
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -105,7 +106,7 @@ def _count(values: Iterable[Any]) -> dict[str, int]:
 
 
 def _without(paths: Sequence[Path], text: str) -> str:
-    """Directories as they are called below the given paths."""
+    """Directories as they are called below the given paths, others by their last part."""
     for path in sorted(map(str, paths), key=len, reverse=True):
         text = text.replace(f"{path}/", "")
-    return text
+    return re.sub(r"(?<![\w.~])[~.]{0,2}/(?:[^\s/'\":;,()]+/)*([^\s/'\":;,()]+)", r"\1", text)

@@ -26,7 +26,7 @@ from analysis.figure_tables import CITED, game_name, need, read_table
 from analysis.figures import KINDS, MOST_COLUMNS, Drawn, all_labels, draw_tables, read_tables
 from analysis.findings import as_table, decide
 from analysis.metrics import Metrics, compute, say
-from analysis.palette import readable, styles
+from analysis.palette import readable_names, styles
 from analysis.provenance import provenance
 from analysis.results_page import page, with_interval
 from analysis.runs import AnalysisError, RunSet, read_runs
@@ -84,7 +84,8 @@ def _scores(found: RunSet, notes: list[str]) -> tuple[pd.DataFrame, str]:
 
     Each label's at the end of its runs; where none has come so far, at the last step that all of them have.
     """
-    atari = RunSet([run for run in found.runs if run.env in paper_table("100k").scores.index])
+    games = paper_table("100k").scores.index
+    atari = RunSet([run for run in found.runs if run.env in games and run.last_evaluation])
     longest = max((run.total_steps for run in atari.runs), default=0)
     at = next((name for name, step in HORIZONS.items() if 0 < longest <= step), None)
     if at is None:
@@ -116,6 +117,7 @@ def redraw(kept: Path, directory: Path) -> list[Drawn]:
     if (kept / PROVENANCE).is_file():
         about = json.loads((kept / PROVENANCE).read_text())
         frames = {path.stem: read_table(path) for path in (kept / "tables").glob("*.csv")}
+        need("late" in frames, f"{kept}: no tables/late.csv here")
         (directory / "README.md").write_text(page(about, frames, drawn))
     return drawn
 
@@ -123,7 +125,8 @@ def redraw(kept: Path, directory: Path) -> list[Drawn]:
 def in_words(table: pd.DataFrame) -> str:
     """The table of late training as lines to be read."""
     lines = []
-    width = max(len(readable(str(label))) for label in table["label"])
+    names = readable_names(table["label"])
+    width = max(map(len, names.values()))
     for game, part in table.groupby("game", sort=False):
         few = "one run each, so differences may be chance" if part["runs"].max() < 2 else "in brackets: 95% intervals"
         lines.append(f"{game_name(str(game))}, last quarter of training ({few})")
@@ -131,8 +134,8 @@ def in_words(table: pd.DataFrame) -> str:
             performance = with_interval(row["return"], row["return low"], row["return high"], "{:.1f}")
             bias = with_interval(row["bias"], row["bias low"], row["bias high"], "{:+.1f}")
             how = _judged(row["bias"], row["bias low"], row["bias high"])
-            name = readable(str(row["label"]))
-            lines.append(f"  {name:{width}}  return {performance:18}  bias {bias}: values its start {how}")
+            said = f"bias {bias}: values its start {how}" if bias else "no bias, because values are not finite"
+            lines.append(f"  {names[row['label']]:{width}}  return {performance:18}  {said}")
     return "\n".join(lines)
 
 
@@ -170,6 +173,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         kept = read_table(options.out / "tables" / "late.csv")
     except AnalysisError as error:
         sys.exit(f"analysis: {error}")
+    except OSError as error:
+        sys.exit(f"analysis: {error.filename or options.out}: cannot be written ({error.strerror})")
     print(in_words(kept))
     for figure in drawn:
         print(f"{options.out / 'figures' / figure.name}.svg: {figure.title}")

@@ -8,7 +8,7 @@ import pandas as pd
 from analysis.figure_tables import game_name
 from analysis.figures import Drawn
 from analysis.findings import UNDECIDED
-from analysis.palette import readable
+from analysis.palette import readable_names
 
 LATE_CAPTION = (
     "Means over the last quarter of training and over runs; in brackets 95% intervals (Student's) over runs. Bias: "
@@ -51,12 +51,14 @@ def _asked(about: Mapping[str, Any]) -> list[str]:
 
 def _made_by(about: Mapping[str, Any]) -> list[str]:
     parts = []
-    runs = (
-        f"{about['runs']}" if about["runs"] == about["finished"] else f"{about['runs']}, {about['finished']} finished"
-    )
+    others = about.get("not_of_scale", [])
+    count = about["runs"] - len(others)
+    runs = f"{count}" if about["runs"] == about["finished"] else f"{count}, {about['finished'] - len(others)} finished"
     if "scale" in about:
         parts.append(f"```bash\nmake reproduce STUDY={about['study']} SCALE={about['scale']}\n```")
         runs += f" of the {about['runs_of_scale']} of this scale"
+    if others:
+        runs += f", and {len(others)} that are none of it"
     facts = {
         "runs": f"{runs}; {about['interactions']:,} interactions",
         "hours": f"{about['hours']:g}, summed over runs"
@@ -69,9 +71,9 @@ def _made_by(about: Mapping[str, Any]) -> list[str]:
         "commit": _counted(about["commits"], about["runs"]),
     }
     parts.append("\n".join(["| | |", "|---|---|", *(f"| {name} | {_cell(text)} |" for name, text in facts.items())]))
-    if about.get("not_of_scale"):
-        others = "\n".join(f"- {run}" for run in about["not_of_scale"])
-        parts.append(f"Runs that are none of this scale:\n\n{others}")
+    if others:
+        listed = "\n".join(f"- {run}" for run in others)
+        parts.append(f"Runs that are none of this scale:\n\n{listed}")
     listed = "\n".join(about["commands"])
     parts.append(
         "<details><summary>The same runs one by one, as their configurations were recorded</summary>\n\n"
@@ -95,7 +97,9 @@ def _counted(found: Mapping[str, int], runs: int) -> str:
 
 def _late_as_text(table: pd.DataFrame) -> pd.DataFrame:
     """Numbers with their intervals; columns that are empty throughout are left out."""
-    shown = pd.DataFrame({"game": table["game"].map(game_name), "label": table["label"].map(readable)})
+    shown = pd.DataFrame(
+        {"game": table["game"].map(game_name), "label": table["label"].map(readable_names(table["label"]))}
+    )
     shown["interactions"] = [f"{step:,}" for step in table["step"]]
     shown["runs"] = table["runs"].astype(str)
     forms = {"return": "{:.2f}", "bias": "{:+.2f}", "norm. std": "{:.3g}", "norm. gap": "{:.3g}"}
@@ -131,7 +135,9 @@ def _verdicts(table: pd.DataFrame) -> list[str]:
 
 
 def _scores_as_text(table: pd.DataFrame) -> pd.DataFrame:
-    shown = pd.DataFrame({"game": table["game"].map(game_name), "label": table["label"].map(readable)})
+    shown = pd.DataFrame(
+        {"game": table["game"].map(game_name), "label": table["label"].map(readable_names(table["label"]))}
+    )
     shown["interactions"] = [f"{step:,}" for step in table["interactions"]]
     shown["seeds"] = table["seeds"].astype(str)
     for name in ("ours", *(name for name in table if str(name).startswith("paper: "))):

@@ -12,6 +12,7 @@ import csv
 import json
 import os
 import re
+import sys
 import zipfile
 import zlib
 from collections import defaultdict
@@ -266,6 +267,17 @@ def read_runs(paths: Sequence[Path | str]) -> RunSet:
     return found
 
 
+def named_labels(text: str, known: Sequence[str]) -> list[str]:
+    """The labels of a list with commas, where labels may have commas themselves; what is unknown is left as written."""
+    found = []
+    while text:
+        fitting = [label for label in known if f"{text},".startswith(f"{label},")]
+        label = max(fitting, key=len) if fitting else text.partition(",")[0]
+        found.append(label)
+        text = text[len(label) + 1 :]
+    return found
+
+
 def differing_fields(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Names of the fields, of those that matter, in which the configurations are not all equal."""
     flat = [flatten(config) for config in configs]
@@ -279,28 +291,49 @@ def differing_fields(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _separate_configurations(runs: list[Run], notes: list[str]) -> list[Run]:
-    """Where a label covers several configurations, add to it what differs."""
-    by_label: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    """Where a label covers several configurations of a game, add to it what differs; in other games, too, so that the
+    same configuration is called the same everywhere.
+    """
+    games: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        by_label[run.env, run.label].append(run)
+        games[run.label][run.env].append(run)
     separated = []
-    for (env, label), members in by_label.items():
-        fields = differing_fields([run.config for run in members])
+    for label, by_env in games.items():
+        fields = sorted({name for same in by_env.values() for name in differing_fields([run.config for run in same])})
         if not fields:
-            separated += members
+            separated += [run for same in by_env.values() for run in same]
             continue
-        variants: dict[str, list[Run]] = defaultdict(list)
-        for run in members:
-            flat = flatten(run.config)
-            variants[json.dumps([flat.get(name, "absent") for name in fields], default=str)].append(run)
-        parts = []
-        for number, (values, same) in enumerate(variants.items(), 1):
-            shown = [f"{name}={_short(value)}" for name, value in zip(fields, json.loads(values), strict=True)]
-            suffix = ", ".join(shown[:2]) if len(shown) <= 2 else f"variant {number}: {shown[0]}, ..."
-            parts.append(f"{' '.join(shown)} (seeds {_numbers([run.seed for run in same])})")
-            separated += [replace(run, label=f"{label} {{{suffix}}}") for run in same]
-        notes.append(f"{env}, {label}: several configurations under one label, kept apart: {'; '.join(parts)}")
+        values = {run.directory: _values(run, fields) for same in by_env.values() for run in same}
+        called = _suffixes(fields, sorted(set(values.values())))
+        for env, same in by_env.items():
+            separated += [replace(run, label=f"{label} {{{called[values[run.directory]]}}}") for run in same]
+            here = {each: [run.seed for run in same if values[run.directory] == each] for each in sorted(called)}
+            parts = [f"{_assignments(fields, v, ' ')} (seeds {_numbers(seeds)})" for v, seeds in here.items() if seeds]
+            if len(parts) > 1:
+                notes.append(f"{env}, {label}: several configurations under one label, kept apart: {'; '.join(parts)}")
     return separated
+
+
+def _values(run: Run, fields: Sequence[str]) -> str:
+    flat = flatten(run.config)
+    return json.dumps([flat.get(name, "absent") for name in fields], default=str)
+
+
+def _assignments(fields: Sequence[str], values: str, between: str, longest: int = 30) -> str:
+    """name=value of each field; long values cut off."""
+    pairs = zip(fields, json.loads(values), strict=True)
+    return between.join(f"{name}={_short(value, longest)}" for name, value in pairs)
+
+
+def _suffixes(fields: Sequence[str], variants: Sequence[str]) -> dict[str, str]:
+    """What is added to a label, by the values of these fields; no two are alike."""
+    if len(fields) > 2:
+        first = {values: _assignments(fields[:1], json.dumps(json.loads(values)[:1]), "") for values in variants}
+        return {values: f"variant {i}: {first[values]}, ..." for i, values in enumerate(variants, 1)}
+    short = {values: _assignments(fields, values, ", ") for values in variants}
+    if len(set(short.values())) == len(variants):
+        return short
+    return {values: _assignments(fields, values, ", ", sys.maxsize) for values in variants}
 
 
 def _drop_repeated(runs: list[Run], notes: list[str]) -> list[Run]:
@@ -322,7 +355,8 @@ def _drop_repeated(runs: list[Run], notes: list[str]) -> list[Run]:
 def _unfinished(runs: Iterable[Run]) -> Iterator[str]:
     for run in runs:
         if run.state != "finished":
-            reason = f": {run.status['reason']}" if isinstance(run.status.get("reason"), str) else ""
+            reason = run.status.get("reason")
+            reason = f": {' '.join(reason.split())}" if isinstance(reason, str) else ""
             yield (
                 f"{run.env}, {run.label}, seed {run.seed}: {run.state}, evaluated up to step {run.last_evaluation} of "
                 f"{run.total_steps}{reason}"
@@ -460,9 +494,9 @@ def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
     return {prefix: node}
 
 
-def _short(value: Any) -> str:
+def _short(value: Any, longest: int) -> str:
     text = str(value)
-    return text if len(text) <= 30 else f"{text[:27]}..."
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def _numbers(numbers: Iterable[int]) -> str:

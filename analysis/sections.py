@@ -62,7 +62,7 @@ class Report:
         averaged = ["normalised_return", f"bias_{bias}", "normalised_std", "normalised_jensen_gap"]
         shown = ["return", "std", "jensen_gap", *MECHANISM, *TRUTH]
         table = curve_table(metrics.table, [*averaged, *shown], averaged)
-        self._curves = Curves(table, list(self._styles), cited_rows(found, average=False))
+        self._curves = Curves(table, list(self._styles), cited_rows(found, found.envs, average=False))
         self._evaluated = any(run.last_evaluation for run in found.runs)
         self._notes = metrics.messages()
         shown = [name for name in FIGURES if name != "series"]  # which has no section
@@ -197,10 +197,12 @@ class Report:
             if normalised
             else self._row("jensen_gap", "gap", of="groups of runs"),
         ]
+        divided = "divided by the normalised return; not drawn where that is not clearly above zero"
+        plain = "not divided by a return, because none is clearly above zero"
         caption = (
             f"Bias: V(s_0) minus the discounted return that followed ({self._bias}). Std and gap: across runs at the "
-            "probe states, divided by the normalised return; not drawn where that is not clearly above zero. A mean is "
-            "drawn where every run has a number, with one standard deviation around it."
+            f"probe states, {divided if normalised else plain}. A mean is drawn where every run has a number, with one "
+            "standard deviation around it."
         )
         return self._figure("study", "The four measures over training", caption, rows, "no run has been evaluated yet.")
 

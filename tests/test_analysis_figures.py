@@ -14,13 +14,13 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from analysis import aggregate, figures
+from analysis import aggregate, compare, figures, findings, metrics
 from analysis.compare import paper_table
 from analysis.figures import KINDS, draw_all, read_tables
 from analysis.metrics import Metrics, compute
 from analysis.palette import styles
 from analysis.panels import compact, grid_shape, limits, settings
-from analysis.runs import RunSet, read_runs
+from analysis.runs import AnalysisError, RunSet, read_runs
 from analysis.series_figure import ROWS, series_table
 from analysis.tables import late
 from tests.synthetic_runs import gaussian_q, write_run
@@ -487,3 +487,44 @@ def test_shapes_and_numbers() -> None:
     assert all(rows * columns - count < columns for count in range(1, 40) for rows, columns in [grid_shape(count)])
     numbers = {0: "0", 0.05: "0.05", 7: "7", 2500: "2.5K", 1e6: "1M", -20_000: "-20K", 1e-4: "1e-4", 2.5e-5: "2.5e-5"}
     assert {value: compact(value) for value in numbers} == numbers
+
+
+def test_the_papers_average_is_over_the_games_of_ours(tmp_path: Path) -> None:
+    write_study(tmp_path, GAMES[:2], ["rainbow"], overrides={"total_steps": 100_000})
+    write_run(tmp_path, GAMES[2], "rainbow", 0, state="running", overrides={"total_steps": 100_000})  # just begun
+    found = read_runs([tmp_path])
+    _, caption, table = picture(found, compute(found), "learning_curves")
+    assert set(table["env"]) == {*GAMES[:2], "average"} and "Average: over 2 games" in caption
+    cited = table[(table["group"] == "cited") & (table["env"] == "average")]
+    assert set(cited["n"]) == {2}
+
+
+def test_a_label_without_a_number_is_left_out_of_pictures(tmp_path: Path) -> None:
+    write_study(tmp_path, ["game"], ["dqn"])
+    for seed in range(2):
+        write_run(tmp_path, "game", "meanq", seed, {20_000: 1, 100_000: 2}, values=float("nan"))
+    found = read_runs([tmp_path])
+    figure, _, _ = picture(found, compute(found), "study")
+    assert figure.axes
+
+
+def test_two_tables_of_one_figure_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(AnalysisError, match="a second table of study"):
+        read_tables(_two_tables(tmp_path))
+
+
+def _two_tables(root: Path) -> list[Path]:
+    paths = [root / name / "study.csv" for name in "ab"]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text("env,algo,group,step,metric,value,n\ngame,dqn,mean,10,return,1,1\n")
+    return paths
+
+
+@pytest.mark.parametrize("command", [figures.main, metrics.main, findings.main, compare.main])
+def test_an_out_that_cannot_be_written_is_one_line(command: Any, tmp_path: Path) -> None:
+    write_study(tmp_path / "runs", ["assault"], ["dqn", "meanq"])
+    (tmp_path / "file").write_text("")
+    more = ["--at", "100k"] if command is compare.main else []
+    with pytest.raises(SystemExit, match=r"^analysis: --out .* cannot be written \((Not a directory|File exists)\)$"):
+        command([str(tmp_path / "runs"), "--out", str(tmp_path / "file" / "x"), *more])

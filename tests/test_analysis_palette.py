@@ -8,7 +8,7 @@ import pytest
 
 from analysis import palette
 from analysis.compare import paper_table
-from analysis.palette import ALGORITHMS, cited, order, readable, series, split_label, styles
+from analysis.palette import ALGORITHMS, cited, order, readable, readable_names, series, split_label, styles
 
 VANILLA = ["dqn", "dqn_no_target", "avg_dqn", "ens_dqn", "meanq", "meanq_no_target"]
 MAIN = ["rainbow", "sunrise", "meanq_rainbow", "rainbow_large", "rainbow_more_updates", "rainbow_large_more_updates"]
@@ -163,3 +163,11 @@ def test_the_algorithms_of_a_study_can_be_told_apart_in_print(study: list[str]) 
         lightness = [cielab(found[label].colour, np.eye(3))[0] for label in (a, b)]
         assert found[a].dash != found[b].dash or abs(lightness[0] - lightness[1]) > 15, f"{a} and {b}"
         assert found[a].marker != found[b].marker or found[a].dash != found[b].dash
+
+
+def test_names_of_two_labels_differ() -> None:
+    labels = [f"meanq_rainbow__dueling=false__learning_rate=0.00{i}__multi_step=3__noisy=false" for i in (1, 2)]
+    assert readable(labels[0]) == readable(labels[1])
+    names = readable_names([*labels, "dqn"])
+    assert len(set(names.values())) == 3 and "learning_rate=0.001" in names[labels[0]] and names["dqn"] == "DQN"
+    assert {label: style.name for label, style in styles([*labels, "dqn"]).items()} == names

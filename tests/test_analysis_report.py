@@ -314,3 +314,10 @@ def test_mistakes_are_one_line(
 def test_numbers_are_readable() -> None:
     shown = [shown_number(value) for value in (0, 5, 1234567.0, 1234.5, 12.3456, 0.00012345, -0.5)]
     assert shown == ["0", "5", "1,234,567", "1,234", "12.35", "0.0001234", "-0.5"]
+
+
+def test_another_bias_leaves_the_figures_theirs(tmp_path: Path) -> None:
+    write_study(tmp_path, {"dqn": 1, "meanq": 2})
+    make(tmp_path, "--bias", "unclipped")
+    (study,) = (tmp_path / "report").rglob("study.csv")
+    assert {"return", "bias_clipped"} <= set(pd.read_csv(study)["metric"])

@@ -189,7 +189,10 @@ def test_the_runs_are_checked_against_the_scale_of_the_study(tmp_path: Path) -> 
         "minatar_breakout, mine, seed 0",
     ]
     page = made["README.md"].decode()
-    assert "make reproduce STUDY=target_network SCALE=minatar" in page and "3 of the 90 of this scale" in page
+    assert (
+        "make reproduce STUDY=target_network SCALE=minatar" in page
+        and "| runs | 1 of the 90 of this scale, and 2 that are none of it; " in page
+    )
     assert "python -m meanq.run -m algo=dqn env=minatar/breakout" in page
     assert "- Question: What does a lagging target network do" in page
     with pytest.raises(SystemExit, match=r"scale=tiny: .* choose from paper, minatar"):
@@ -247,3 +250,53 @@ def test_a_wrong_command_is_one_line(arguments: list[str], tmp_path: Path, capsy
     assert "write directories with runs and --out DIRECTORY, or --again" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="no tables of figures here"):
         results.main(["--again", str(tmp_path)])
+
+
+def test_an_atari_run_that_has_just_begun_takes_no_scores_away(tmp_path: Path) -> None:
+    for seed in range(2):
+        overrides = {"total_steps": 100_000}
+        write_run(tmp_path / "runs", "assault", "rainbow", seed, {50_000: 300}, state="running", overrides=overrides)
+    write_run(tmp_path / "runs", "assault", "rainbow", 2, state="running", overrides={"total_steps": 100_000})
+    page = keep(tmp_path / "runs", tmp_path / "out")["README.md"].decode()
+    assert "| Assault | Rainbow | 50,000 | 2 | 300.0 | " in page
+
+
+def test_runs_without_finite_values_have_a_return_and_no_bias(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for label, value in (("dqn", 1.0), ("meanq", float("nan"))):
+        for seed in range(2):
+            write_run(tmp_path / "runs", "minatar_breakout", label, seed, {10: 4 + seed}, values=value)
+    made = keep(tmp_path / "runs", tmp_path / "out")
+    assert "MeanQ return 4.5 [-1.9, 10.9] no bias, because values are not finite" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert "| Breakout | MeanQ | 10 | 2 | 4.50 [-1.85, 10.85] |  |" in made["README.md"].decode().replace(
+        "MinAtar ", ""
+    )
+
+
+def test_nothing_of_the_machine_is_published(tmp_path: Path) -> None:
+    write_study(tmp_path / "home" / "alice" / "runs")
+    directory = write_run(tmp_path / "home" / "alice" / "runs", "minatar_breakout", "dqn", 7, {10: 1}, state="failed")
+    reason = "FileNotFoundError: [Errno 2] No such file: '/home/alice/roms/x.bin' (1/3 read)"
+    (directory / "status.json").write_text(json.dumps({"state": "failed", "total_steps": 10, "reason": reason}))
+    empty = tmp_path / "home" / "alice" / "more" / "seed_9"
+    empty.mkdir(parents=True)
+    arguments = [str(tmp_path / "home" / "alice" / "runs"), str(empty), str(tmp_path / "home" / "alice" / "absent")]
+    results.main([*arguments, "--out", str(tmp_path / "out")])
+    for name, content in contents(tmp_path / "out").items():
+        assert b"alice" not in content and str(tmp_path).encode() not in content, name
+    page = (tmp_path / "out" / "README.md").read_text()
+    assert "No such file: 'x.bin' (1/3 read)" in page and "skipped seed_9" in page and "skipped absent" in page
+
+
+def test_what_cannot_be_written_or_is_not_there_is_one_line(tmp_path: Path) -> None:
+    write_study(tmp_path / "runs", seeds=1)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit, match=r"^analysis: .*file/figures/\w+.csv: cannot be written \(Not a directory\)$"):
+        keep(tmp_path / "runs", tmp_path / "file")
+    keep(tmp_path / "runs", tmp_path / "out")
+    (tmp_path / "out" / "tables" / "late.csv").unlink()
+    with pytest.raises(SystemExit, match=r"^analysis: .*out: no tables/late.csv here$"):
+        results.main(["--again", str(tmp_path / "out")])

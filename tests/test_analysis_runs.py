@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from analysis.runs import NOT_COMPARED, AnalysisError, read_runs
+from analysis.runs import NOT_COMPARED, AnalysisError, named_labels, read_runs
 from meanq.record import NOT_IDENTITY
 from tests.synthetic_runs import write_run
 from tests.training import train
@@ -260,3 +260,47 @@ def test_reading_and_deciding_imports_no_training_code() -> None:
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.stdout.strip() == "[]", result.stderr
+
+
+def test_values_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
+    for root, rule in (("a", "lower"), ("b", "upper")):
+        for seed in range(2):
+            overrides = {"algo.bootstrap": f"a_package_with_a_long_name.rules.{rule}_half"}
+            write_run(tmp_path / root, label="mine", seed=seed, returns={10: 1}, overrides=overrides)
+    found = read_runs([tmp_path])
+    assert sorted(found.labels) == [
+        f"mine {{algo.bootstrap=a_package_with_a_long_name.rules.{rule}_half}}" for rule in ("lower", "upper")
+    ]
+    assert [len(runs) for runs in found.groups().values()] == [2, 2]
+
+
+@pytest.mark.parametrize("fields", [["algo.a"], ["algo.a", "algo.b", "algo.c"]])
+def test_a_configuration_is_called_the_same_in_every_game(fields: list[str], tmp_path: Path) -> None:
+    """In whatever order they are found, and where a game has one of them only."""
+    for game, roots in (("one", ("x", "y")), ("two", ("y", "x")), ("three", ("x",))):
+        for i, root in enumerate(roots):
+            overrides = dict.fromkeys(fields, root)
+            write_run(tmp_path / f"{i}", game, "mine", 0, returns={10: ord(root)}, overrides=overrides)
+    found = read_runs([tmp_path])
+    assert len(found.labels) == 2
+    for label in found.labels:
+        returns = {run.env: run.episode_means["return"][10] for run in found.runs if run.label == label}
+        assert len(set(returns.values())) == 1, "one configuration"
+    assert sum("kept apart" in note for note in found.messages()) == 2
+
+
+def test_a_reason_of_several_lines_is_one(tmp_path: Path) -> None:
+    directory = write_run(tmp_path, returns={10: 1}, state="failed")
+    status = json.loads((directory / "status.json").read_text()) | {"reason": "CUDA error: bad\nsecond\n  third"}
+    (directory / "status.json").write_text(json.dumps(status))
+    assert said(read_runs([tmp_path]).messages(), "of 10: CUDA error: bad second third")
+
+
+def test_labels_with_commas_can_be_named() -> None:
+    known = ["dqn", "dqn {algo.double=True, algo.learning_rate=0.1}", "meanq"]
+    assert named_labels("meanq,dqn {algo.double=True, algo.learning_rate=0.1},dqn", known) == [
+        known[2],
+        known[1],
+        known[0],
+    ]
+    assert named_labels("dqn,absent,meanq", known) == ["dqn", "absent", "meanq"]

@@ -1,0 +1,118 @@
+"""Trained agents evaluated again, otherwise than in training: is a score a matter of how it was measured?
+
+    python -m analysis.evaluate runs/main_100k                        # greedy, and with noise where there is some
+    python -m analysis.evaluate runs/main_100k --epsilon 0.05 --episodes 100
+
+`greedy` is the protocol of every run: the action of the highest mean value, noise off; with as many episodes as in the
+run it has to be the run's last evaluation over again, and where it is not, that is said. `noise`: noisy weights, drawn
+anew for every action. `epsilon`: a random action with this probability. Episodes are those of the run's own seeds, so
+that protocols differ in nothing else; `error` is the standard error of their mean. A run that is not finished plays
+with its newest checkpoint.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from analysis.metrics import say, write_out
+from analysis.runs import AnalysisError, Run, read_runs
+
+if TYPE_CHECKING:
+    from analysis.play import Player
+    from meanq.evaluation import Values
+
+
+def evaluate(run: Run, episodes: int | None, epsilon: float | None, trust: bool, notes: list[str]) -> pd.DataFrame:
+    """A row per protocol."""
+    from analysis.play import load_player
+    from meanq.evaluation import Evaluator
+
+    player = load_player(run, trust=trust)
+    notes += [f"{run.directory}: {note}" for note in player.notes]
+    config = player.config
+    count = config.evaluation.episodes if episodes is None else episodes
+    play = Evaluator(dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, episodes=count)))
+    rows = []
+    for name, values in _protocols(player, epsilon):
+        played = play(values, player.step)
+        returns = np.array([episode.episode_return for episode in played])
+        if name == "greedy":
+            notes += _unlike_recorded(run, player.step, returns)
+        error = returns.std(ddof=1) / np.sqrt(count) if count > 1 else np.nan
+        length = np.mean([episode.length for episode in played])
+        about = {"env": run.env, "label": run.label, "seed": run.seed, "step": player.step, "protocol": name}
+        rows.append({**about, "episodes": count, "return": returns.mean(), "error": error, "length": length})
+    return pd.DataFrame(rows)
+
+
+def _protocols(player: "Player", epsilon: float | None) -> Iterator[tuple[str, "Values"]]:
+    from meanq.rng import stream
+
+    agent, config = player.agent, player.config
+    yield "greedy", agent.values
+    if config.algo.noisy:
+        yield "noise", lambda states: agent.values(states, explore=True)
+    if epsilon is not None:
+        generator = stream(config.seed, "evaluation", player.step, "random actions")
+
+        def now_and_then_at_random(states: np.ndarray) -> np.ndarray:
+            q = agent.values(states)
+            for i in np.flatnonzero(generator.random(len(states)) < epsilon):
+                q[:, i] = np.eye(q.shape[-1])[generator.integers(q.shape[-1])]
+            return q
+
+        yield f"epsilon {epsilon:g}", now_and_then_at_random
+
+
+def _unlike_recorded(run: Run, step: int, returns: np.ndarray) -> Iterator[str]:
+    recorded = run.evaluations[run.evaluations["step"] == step].sort_values("episode")["return"].to_numpy(float)
+    both = min(len(recorded), len(returns))
+    different = int((recorded[:both] != returns[:both]).sum())
+    if different:
+        yield (
+            f"{run.directory}: {different} of {both} greedy episodes are not as recorded; another machine, version or "
+            "number of episodes rounds otherwise, and one action that differs makes another episode"
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    assert __doc__
+    parser = argparse.ArgumentParser(prog="python -m analysis.evaluate", description=__doc__.splitlines()[0])
+    parser.add_argument("runs", type=Path, nargs="+", help="directories with runs anywhere below")
+    parser.add_argument("--episodes", type=int, help="of each protocol; otherwise as many as in the run")
+    parser.add_argument("--epsilon", type=float, help="add a protocol with random actions, of this probability")
+    parser.add_argument("--trust", action="store_true", help="import environments that the configurations name")
+    parser.add_argument("--out", type=Path, help="a CSV file for the table")
+    options = parser.parse_args(arguments)
+    if options.episodes is not None and options.episodes < 1:
+        parser.error(f"--episodes {options.episodes}: write 1 or more")
+    if options.epsilon is not None and not 0 <= options.epsilon <= 1:
+        parser.error(f"--epsilon {options.epsilon:g}: write a probability, from 0 to 1")
+    tables, notes = [], list[str]()
+    try:
+        found = read_runs(options.runs)
+        for run in found.runs:
+            try:
+                tables.append(evaluate(run, options.episodes, options.epsilon, options.trust, notes))
+            except AnalysisError as error:
+                notes.append(f"{run.env}, {run.label}, seed {run.seed}: left out: {error}")
+        if not tables:
+            raise AnalysisError("; ".join(notes))
+    except AnalysisError as error:
+        sys.exit(f"analysis: {error}")
+    say([*found.messages(), *notes])
+    table = pd.concat(tables)
+    print(table.to_string(index=False, float_format=lambda value: f"{value:.1f}", na_rep=""))
+    if options.out is not None:
+        write_out(options.out, table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+
+
+if __name__ == "__main__":
+    main()
