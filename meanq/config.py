@@ -211,7 +211,7 @@ def from_omegaconf(config: DictConfig) -> Config:
     return typed
 
 
-_LONGEST_LIST = 30
+_LONGEST_LIST = 60  # there are half as many environments, and twice as many fields
 
 
 def closest(name: str, known: Iterable[str]) -> str:

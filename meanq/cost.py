@@ -62,7 +62,7 @@ def _make_env(config: Config) -> Environment:
         raise
     except Exception as error:  # an environment of one's own may fail of anything
         what = f"env={config.env.name}: it cannot be made ({type(error).__name__}: {error})"
-        raise ConfigError(f"{what}; without --dry-run and +study= there is a traceback") from error
+        raise ConfigError(f"{what}; a run of it, without --dry-run or +study=, shows the traceback") from error
 
 
 def show_plan(console: Console, plan: Plan) -> None:
