@@ -35,7 +35,14 @@ def test_what_the_repository_keeps_follows_from_its_tables(kept: Path, tmp_path:
 
 
 def test_there_is_something_kept() -> None:
-    assert {path.name for path in KEPT} >= {"ensemble_size", "first_look", "sampling", "target_network", "techniques"}
+    assert {path.name for path in KEPT} >= {
+        "ensemble_size",
+        "first_look",
+        "main_100k",
+        "sampling",
+        "target_network",
+        "techniques",
+    }
 
 
 def write_study(root: Path, seeds: int = 3, spread: float = 1.0) -> None:
