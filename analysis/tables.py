@@ -72,14 +72,15 @@ def late(found: RunSet, metrics: Metrics) -> pd.DataFrame:
         if runs.empty:
             continue  # begun, and not evaluated yet
         last = int(runs["step"].max())
-        row: dict[str, Any] = {"game": env, "label": label, "step": last}
+        row: dict[str, Any] = {"game": env, "label": label, "step": last, "runs": 0}
         for name, metric in (("return", "return"), ("bias", f"bias_{DEFAULT_BIAS}")):
             window = runs[(runs["metric"] == metric) & (runs["step"] > LATE * last)]
             by_run = window.pivot(index="group", columns="step", values="value").to_numpy(float)
             means = by_run[np.isfinite(by_run).all(axis=1)].mean(axis=1)
             low, high = student_interval(means) if len(means) > 1 else (NAN, NAN)
             row |= {name: means.mean() if len(means) else NAN, f"{name} low": low, f"{name} high": high}
-            row.setdefault("runs", len(means))  # those of the return
+            if name == "return":
+                row["runs"] = len(means)
         for name, metric in _LATE_PROBES.items():
             of_runs = part[(part["metric"] == metric) & part["group"].isin(["mean", "all"])]
             row[name] = of_runs[of_runs["step"] > LATE * last]["value"].mean()
