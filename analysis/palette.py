@@ -100,22 +100,21 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     """By label, in the order of legends. Ask once for all labels of a study, so that they keep their looks."""
     wanted = order(labels)
     looks = {label: label for label in wanted if label in _ALGORITHMS}  # the algorithm that a label looks like
-    in_series = _series_styles(wanted)
+    in_series, names = _series_styles(wanted), readable_names(wanted)
     for label in wanted:
         algorithm, _ = split_label(label)
         if algorithm in _ALGORITHMS and algorithm not in looks.values() and label not in in_series:
             looks[label] = algorithm
-    found = {label: replace(_ALGORITHMS[name][1], name=readable(label)) for label, name in looks.items()} | in_series
+    found = {label: _ALGORITHMS[name][1] for label, name in looks.items()} | in_series
     used = Counter(_ALGORITHMS[name][0] for name in looks.values())
     taken = {(style.dash, style.marker) for style in found.values()}
     for label in wanted:
         if label not in found:
             hue = min(_HUES, key=lambda name: used[name])  # the first of those least in use
             dash, marker = next((pair for pair in _by_turns() if pair not in taken), (SOLID, "o"))
-            found[label] = Style(_HUES[hue], dash, marker, readable(label))
+            found[label] = Style(_HUES[hue], dash, marker, names[label])
             used[hue] += 1
             taken.add((dash, marker))
-    names = readable_names(wanted)
     return {label: replace(found[label], name=names[label]) for label in wanted}
 
 

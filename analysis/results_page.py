@@ -52,13 +52,14 @@ def _asked(about: Mapping[str, Any]) -> list[str]:
 def _made_by(about: Mapping[str, Any]) -> list[str]:
     parts = []
     others = about.get("not_of_scale", [])
-    count = about["runs"] - len(others)
-    runs = f"{count}" if about["runs"] == about["finished"] else f"{count}, {about['finished'] - len(others)} finished"
+    runs = f"{about['runs'] - len(others)}"
     if "scale" in about:
         parts.append(f"```bash\nmake reproduce STUDY={about['study']} SCALE={about['scale']}\n```")
         runs += f" of the {about['runs_of_scale']} of this scale"
     if others:
         runs += f", and {len(others)} that are none of it"
+    if about["finished"] < about["runs"]:
+        runs += f", {about['finished']} finished"
     facts = {
         "runs": f"{runs}; {about['interactions']:,} interactions",
         "hours": f"{about['hours']:g}, summed over runs"
@@ -97,9 +98,7 @@ def _counted(found: Mapping[str, int], runs: int) -> str:
 
 def _late_as_text(table: pd.DataFrame) -> pd.DataFrame:
     """Numbers with their intervals; columns that are empty throughout are left out."""
-    shown = pd.DataFrame(
-        {"game": table["game"].map(game_name), "label": table["label"].map(readable_names(table["label"]))}
-    )
+    shown = _rows(table)
     shown["interactions"] = [f"{step:,}" for step in table["step"]]
     shown["runs"] = table["runs"].astype(str)
     forms = {"return": "{:.2f}", "bias": "{:+.2f}", "norm. std": "{:.3g}", "norm. gap": "{:.3g}"}
@@ -134,10 +133,13 @@ def _verdicts(table: pd.DataFrame) -> list[str]:
     return parts
 
 
+def _rows(table: pd.DataFrame) -> pd.DataFrame:
+    names = readable_names(table["label"])
+    return pd.DataFrame({"game": table["game"].map(game_name), "label": table["label"].map(names)})
+
+
 def _scores_as_text(table: pd.DataFrame) -> pd.DataFrame:
-    shown = pd.DataFrame(
-        {"game": table["game"].map(game_name), "label": table["label"].map(readable_names(table["label"]))}
-    )
+    shown = _rows(table)
     shown["interactions"] = [f"{step:,}" for step in table["interactions"]]
     shown["seeds"] = table["seeds"].astype(str)
     for name in ("ours", *(name for name in table if str(name).startswith("paper: "))):

@@ -198,7 +198,7 @@ class Report:
             else self._row("jensen_gap", "gap", of="groups of runs"),
         ]
         divided = "divided by the normalised return; not drawn where that is not clearly above zero"
-        plain = "not divided by a return, because none is clearly above zero"
+        plain = "not divided by the normalised return, which is missing or nowhere clearly above zero"
         caption = (
             f"Bias: V(s_0) minus the discounted return that followed ({self._bias}). Std and gap: across runs at the "
             f"probe states, {divided if normalised else plain}. A mean is drawn where every run has a number, with one "

@@ -282,7 +282,7 @@ def _unknown_choice(error: MissingConfigException) -> str:
         group, name = "env", f"{group.removeprefix('env/')}/{name}"
     files = (CONFIG_DIR / group).rglob("*.yaml")
     known = [str(path.relative_to(CONFIG_DIR / group).with_suffix("")) for path in files if path.name[0] != "_"]
-    known += [name for name in error.options or [] if name[0] != "_"]  # what plugins add
+    known += [option for option in error.options or [] if option[0] != "_"]  # what plugins add
     return f"{group}={name}: there is no such {group.rpartition('/')[2]}{closest(name, set(known))}"
 
 
