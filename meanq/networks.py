@@ -58,7 +58,7 @@ class QNetwork:
         self._scale = scale  # states are multiplied by it: 1/255 for pixels
         self._strides = [c.stride for c in config.convolutions]
         self._shapes: dict[str, tuple[tuple[int, ...], int]] = {}  # name -> shape of one member, fan-in
-        self._seen = (0, 0)  # height and width of images, as far as they have an effect
+        self.seen = self.state_shape[1:]  # height and width of images, as far as they have an effect
         self._conv_work: list[int] = []  # multiply-adds of one member's convolution of one state
         features = self._add_convolutions(config)
         for i, width in enumerate(config.dense):
@@ -80,7 +80,7 @@ class QNetwork:
                 "write network=mlp"
             )
         channels, height, width = self.state_shape
-        height, width = self._seen = _seen(height, config), _seen(width, config)
+        height, width = self.seen = _seen(height, config), _seen(width, config)
         for i, conv in enumerate(config.convolutions):
             height, width = ((size - conv.kernel) // conv.stride + 1 for size in (height, width))
             if min(height, width) < 1:
@@ -176,7 +176,7 @@ class QNetwork:
         elif one_batch_each and self._parallel > 1:
             states = states.repeat_interleave(self._parallel, 0)
         if self._strides:
-            height, width = self._seen
+            height, width = self.seen
             states = states[..., :height, :width]
         x = states.to(torch.float32)
         if self._scale != 1:

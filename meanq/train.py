@@ -77,6 +77,7 @@ class Run:
         generators = [member_generator(seed, k) for k in range(algo.ensemble_size)]
         params = network.init(generators)
         self.parameters = parameter_count(params)
+        self._seen = network.seen
         noise = torch.Generator(self.device).manual_seed(integer_seed(stream(seed, "noise")))
         self.compiled, self._why_compiled = resolve_compile(config, self.device)
         self.agent = Agent(
@@ -123,11 +124,19 @@ class Run:
         """What will be trained, in a line."""
         frames = replay_capacity(self.config)
         return (
-            f"{self.config.algo.ensemble_size} member(s), {self.parameters:,} parameters; replay {frames:,} frames = "
+            f"{self.config.algo.ensemble_size} member(s), {self.parameters:,} parameters{self._blind()}; "
+            f"replay {frames:,} frames = "
             f"{human_bytes(self.replay_bytes)} of {human_bytes(available_memory())} free; "
             f"{self.device.type}, {torch.get_num_threads()} thread(s); learner "
             f"{'' if self.compiled else 'not '}compiled ({self._why_compiled})"
         )
+
+    def _blind(self) -> str:
+        """Whether strides keep part of an image from the network, which may be the part that matters (Assault's)."""
+        image = self.env.frame_shape[1:]
+        if self._seen == image:
+            return ""
+        return f" that read {'x'.join(map(str, self._seen))} of {'x'.join(map(str, image))} pixels"
 
     def train(self, reporter: Reporter) -> None:
         """From the first interaction, or from where an interrupted run was last saved, to the last.

@@ -15,6 +15,7 @@ from scipy import stats
 from meanq.config import CONFIG_DIR, ConfigError
 from meanq.envs import FrameStack, Step, make_env
 from meanq.envs.atari import Atari
+from meanq.networks import QNetwork
 from tests.helpers import compose
 
 # The sizes of the minimal action sets.
@@ -190,6 +191,20 @@ def test_the_resize_is_the_mean_over_each_pixel_s_area() -> None:
         ale.act(ale.getMinimalActionSet()[action])
         exact = weights(210) @ np.maximum(third, ale.getScreenGrayscale()) @ weights(160).T
         assert np.abs(frame - exact).max() <= 0.5 + 1e-3
+
+
+def test_the_data_efficient_network_cannot_read_the_heat_of_assault_s_gun() -> None:
+    """Held fire heats the gun, and lastly costs a life; what changes where the network does not look is the gauge."""
+    env = Atari("assault", np.random.default_rng(0))
+    env.reset()
+    up = env.action_names().index("up")
+    frames = [env.step(up).frame[0].astype(int) for _ in range(40)]
+    below = [frame[75:] for frame in frames]
+    assert (np.diff(below, axis=0) != 0).any((1, 2)).sum() >= 4  # it grows
+    assert np.sum(below[-1] > 50) > np.sum(below[0] > 50)
+    config = compose("env=assault", "algo=rainbow")
+    network = QNetwork((4, 84, 84), env.num_actions, config.network, dueling=True, scale=1 / 255)
+    assert network.seen == (75, 75)
 
 
 def test_the_maximum_matters() -> None:

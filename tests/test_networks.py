@@ -258,6 +258,23 @@ def test_one_member_gives_the_same_bits_in_both_forms(name: str) -> None:
     assert torch.equal(network(params, states), network(params, states[None]))
 
 
+@pytest.mark.parametrize("size", [84, 75, 60])
+@pytest.mark.parametrize("name", ["nature", "data_efficient"])
+def test_pixels_have_an_effect_exactly_where_they_are_seen(name: str, size: int) -> None:
+    shape = (4, size, size - 1)
+    network = QNetwork(shape, ACTIONS, network_config(name), dueling=True, scale=1 / 255)
+    member = Member(network_config(name), shape, dueling=True)  # which is given the whole image
+    with torch.no_grad():
+        for weights in member.parameters():
+            weights.abs_()  # so that no rectifier hides a pixel
+    states = torch.rand(2, *shape, requires_grad=True)
+    member.features(states).sum().backward()
+    assert states.grad is not None
+    effect = states.grad.abs().sum((0, 1)) > 0
+    height, width = network.seen
+    assert effect[:height, :width].all() and effect.sum() == height * width
+
+
 def test_images_for_dense_layers_are_flattened() -> None:
     """A network without convolutions reads any state, as its numbers lie in memory."""
     config = network_config("mlp")
