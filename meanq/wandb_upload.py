@@ -58,7 +58,7 @@ def upload(directory: Path, arguments: argparse.Namespace) -> str:
     try:
         mirror = ProcessMirror(logger, directory)
     except OSError as error:
-        raise ConnectionError(f"{directory}: not uploaded; its own directory has to be writable ({error})") from None
+        raise PermissionError(f"{directory}: not uploaded; its own directory has to be writable ({error})") from None
     mirror.update(points[-1].step if points else 0)
     mirror.close(state)
     if not is_mirrored(directory, where, state):
@@ -104,7 +104,7 @@ def _upload_all(arguments: argparse.Namespace) -> int:
             continue
         try:
             outcome = upload(directory, arguments)
-        except (UnreadableRunError, ConnectionError) as error:
+        except (UnreadableRunError, PermissionError, ConnectionError) as error:
             print(f"meanq: {error}", file=sys.stderr)
             failed += 1
             in_a_row = in_a_row + 1 if isinstance(error, ConnectionError) else 0
