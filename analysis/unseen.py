@@ -37,6 +37,7 @@ class View:
     seen: tuple[int, ...]  # height, width
     changes: np.ndarray  # [height, width], how often a pixel was not as before
     frame: np.ndarray  # [channels, height, width], one of them
+    scale: float  # by which networks multiply it
 
     def row(self) -> dict[str, object]:
         """For the table."""
@@ -70,7 +71,7 @@ def view(config: "Config", steps: int) -> View:
             frame = env.reset()  # a new game is no change
         if step < _PICTURED_AFTER:
             pictured = frame
-    return View(config.env.name, network.seen, changes, pictured)
+    return View(config.env.name, network.seen, changes, pictured, env.frame_scale)
 
 
 def table(views: Sequence[View]) -> pd.DataFrame:
@@ -96,7 +97,7 @@ def draw(views: Sequence[View], path: Path) -> None:
     for ax, each in zip(axes, views, strict=False):
         height, width = each.changes.shape
         seen_height, seen_width = each.seen
-        ax.imshow(draw_frame(each.frame, 1 / 255), interpolation="nearest", extent=(0, width, height, 0))
+        ax.imshow(draw_frame(each.frame, each.scale), interpolation="nearest", extent=(0, width, height, 0))
         ax.set_title(each.env, fontsize=10)
         below = (0, seen_height), width, height - seen_height
         right = (seen_width, 0), width - seen_width, seen_height
@@ -111,9 +112,6 @@ def draw(views: Sequence[View], path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
-    from meanq.config import ConfigError
-    from meanq.sweep import hydra_arguments, plan, register_schema
-
     assert __doc__
     parser = argparse.ArgumentParser(prog="python -m analysis.unseen", description=__doc__.splitlines()[0])
     parser.add_argument("overrides", nargs="+", help="as for meanq.run, e.g. algo=rainbow env=breakout,pong")
@@ -123,6 +121,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_intermixed_args(arguments)
     if options.steps < 1:
         parser.error(f"--steps {options.steps}: write 1 or more")
+    from meanq.config import ConfigError
+    from meanq.sweep import hydra_arguments, plan, register_schema
+
     register_schema()
     try:
         with tempfile.TemporaryDirectory() as nowhere:  # nothing is run, so no directory is in the way

@@ -32,7 +32,7 @@ def test_in_breakout_nothing_that_the_network_reads_depends_on_the_paddle() -> N
 def test_a_share_is_that_of_pixels_that_change(tmp_path: Path) -> None:
     changes = np.zeros((6, 8), dtype=np.int64)
     changes[0, 0], changes[5, 7], changes[1, 6] = 5, 3, 2
-    row = unseen.View("game", (5, 6), changes, np.zeros((1, 6, 8))).row()
+    row = unseen.View("game", (5, 6), changes, np.zeros((1, 6, 8)), 1.0).row()
     assert row == {"env": "game", "image": "6x8", "read": "5x6", "below": 0.3, "right": 0.2}
 
 
