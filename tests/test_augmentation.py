@@ -104,10 +104,10 @@ class Watched(QNetwork):
 
     def __init__(self) -> None:
         super().__init__(SHAPE, ACTIONS, network_config("minatar"), dueling=True, scale=1 / 255)
-        self.seen: list[Tensor] = []
+        self.shown: list[Tensor] = []
 
     def __call__(self, params: Params, states: Tensor) -> Tensor:
-        self.seen.append(states.clone())
+        self.shown.append(states.clone())
         return super().__call__(params, states)
 
 
@@ -150,16 +150,16 @@ def test_states_and_next_states_are_shifted_independently(minibatch: str, rows: 
     agent = make_agent(algo, network, random_params(network, 2, 0))
     batch = make_batch(rows)
     agent.learn(batch)
-    evaluated, chosen, learned = network.seen
+    evaluated, chosen, learned = network.shown
     assert torch.equal(evaluated, chosen)
     next_shifts, shifts = shifts_of(evaluated, batch.next_states, 2), shifts_of(learned, batch.states, 2)
     for one in (next_shifts, shifts):
         assert len(set(one)) > 10  # of 25
     same = sum(a == b for a, b in zip(shifts, next_shifts, strict=True))
     assert same < len(shifts) / 4
-    network.seen.clear()
+    network.shown.clear()
     agent.learn(batch)
-    assert shifts_of(network.seen[-1], batch.states, 2) != shifts
+    assert shifts_of(network.shown[-1], batch.states, 2) != shifts
 
 
 def test_the_same_image_is_shifted_differently_as_state_and_as_next_state() -> None:
@@ -167,7 +167,7 @@ def test_the_same_image_is_shifted_differently_as_state_and_as_next_state() -> N
     network = Watched()
     agent = make_agent(algo_config("dqn", random_shift=2), network, random_params(network, 1, 0))
     agent.learn(make_batch(1, states=images, next_states=images))
-    evaluated, learned = network.seen
+    evaluated, learned = network.shown
     assert not torch.equal(evaluated, learned)
 
 
@@ -196,7 +196,7 @@ def test_without_shifts_the_batch_is_left_alone_and_nothing_is_drawn(
     agent = make_agent(algo, network, random_params(network, 2, 0))
     generator, batch = agent.state_dict()["generator"], make_batch(rows)
     agent.learn(batch)
-    evaluated, learned = network.seen
+    evaluated, learned = network.shown
     assert torch.equal(evaluated.reshape(batch.next_states.shape), batch.next_states)
     assert torch.equal(learned.reshape(batch.states.shape), batch.states)
     assert torch.equal(agent.state_dict()["generator"], generator)
@@ -208,7 +208,7 @@ def test_acting_sees_the_image_as_it_is() -> None:
     generator, state = agent.state_dict()["generator"], random_images(1, *SHAPE)
     for explore in (False, True):
         agent.values(state.numpy(), explore=explore)
-        assert torch.equal(network.seen.pop(), state)
+        assert torch.equal(network.shown.pop(), state)
     assert torch.equal(agent.state_dict()["generator"], generator)
 
 
