@@ -29,7 +29,7 @@ def test_in_breakout_nothing_that_the_network_reads_depends_on_the_paddle() -> N
     assert different.any() and not different[:, :height, :width].any()
 
 
-def test_a_share_is_that_of_pixels_that_change(tmp_path: Path) -> None:
+def test_a_share_is_that_of_pixels_that_change() -> None:
     changes = np.zeros((6, 8), dtype=np.int64)
     changes[0, 0], changes[5, 7], changes[1, 6] = 5, 3, 2
     row = unseen.View("game", (5, 6), changes, np.zeros((1, 6, 8)), 1.0).row()
