@@ -16,7 +16,7 @@ import pandas as pd
 from analysis.compare import HORIZONS, paper_table
 from analysis.metrics import COLUMNS
 from analysis.palette import Style
-from analysis.runs import AnalysisError, RunSet
+from analysis.runs import AnalysisError
 
 AVERAGE = "average"
 CITED = "cited"
@@ -110,15 +110,14 @@ def _average(rows: pd.DataFrame, envs: Sequence[str]) -> pd.DataFrame:
     return long.assign(env=AVERAGE, n=count)[COLUMNS]
 
 
-def cited_rows(found: RunSet, envs: Collection[str], average: bool) -> pd.DataFrame:
-    """Scores of the paper's tables, in those of these games whose runs are as long as those of a table."""
+def cited_rows(lengths: Mapping[str, int], envs: Collection[str], average: bool) -> pd.DataFrame:
+    """Scores of the paper's tables, in those of these games whose runs are as long (by game) as those of a table."""
     rows: list[tuple[object, ...]] = []
     normalised: dict[str, dict[str, list[float]]] = {}
     for env in sorted(envs):
-        length = max(run.total_steps for run in found.runs if run.env == env)
         for at, horizon in HORIZONS.items():
             table = paper_table(at)
-            if length != horizon or env not in table.scores.index:
+            if lengths.get(env) != horizon or env not in table.scores.index:
                 continue
             for method in table.methods:
                 score = table.scores.loc[env, method]

@@ -130,24 +130,27 @@ def draw_table(name: str, table: pd.DataFrame, looks: Looks, directory: Path, pn
 # --- which rows a figure shows --------------------------------------------------------------------------------------
 
 
-def select_learning_curves(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+def learning_curve_rows(table: pd.DataFrame, lengths: Mapping[str, int]) -> pd.DataFrame:
     """Returns, their average over games where they can be normalised, and what the paper cites."""
-    return _learning_curves(found, metrics.table)
+    rows = curve_table(table, ["return"], ["normalised_return"])
+    need(not rows.empty, "no run has been evaluated yet")
+    envs = set(rows["env"])
+    from_paper = cited_rows(lengths, envs - {AVERAGE}, average=AVERAGE in envs)
+    return pd.concat([rows, from_paper], ignore_index=True) if len(from_paper) else rows
 
 
-def select_ablation(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+def ablation_rows(table: pd.DataFrame, lengths: Mapping[str, int]) -> pd.DataFrame:
     """The same of Rainbow, its variants, and the main agent."""
-    algorithms = {label: split_label(label)[0] for label in found.labels}
+    algorithms = {label: split_label(label)[0] for label in sorted(set(table["algo"]))}
     variants = [label for label, name in algorithms.items() if name.startswith("rainbow_")]
     need(bool(variants), "no runs of a variant of Rainbow (a label that begins with rainbow_)")
     wanted = [*variants, *(label for label, name in algorithms.items() if name in ("rainbow", "meanq_rainbow"))]
     need(len(wanted) > 1, f"{variants[0]} alone: neither Rainbow nor the main agent to compare it with")
-    return _learning_curves(found, metrics.table[metrics.table["algo"].isin(wanted)])
+    return learning_curve_rows(table[table["algo"].isin(wanted)], lengths)
 
 
-def select_study(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+def study_rows(table: pd.DataFrame, lengths: Mapping[str, int]) -> pd.DataFrame:
     """The paper's four metrics; std and gap as they are where no game has scores to normalise by."""
-    table = metrics.table
     unnormalised = "normalised_std" not in set(table["metric"])
     left_out = {"normalised_std", "normalised_jensen_gap"} if unnormalised else {"std", "jensen_gap"}
     rows = curve_table(table, [name for name in STUDY_ROWS if name not in left_out], STUDY_AVERAGES)
@@ -157,11 +160,24 @@ def select_study(found: RunSet, metrics: Metrics) -> pd.DataFrame:
     return _fewer_columns(rows)
 
 
-def select_mechanism(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+def mechanism_rows(table: pd.DataFrame, lengths: Mapping[str, int]) -> pd.DataFrame:
     """Of ensembles only."""
-    rows = curve_table(metrics.table, list(MECHANISM_ROWS), MECHANISM_AVERAGES)
+    rows = curve_table(table, list(MECHANISM_ROWS), MECHANISM_AVERAGES)
     need(not rows.empty, "no ensemble has been probed")
     return _fewer_columns(rows)
+
+
+# Figures of curves: their tables from one of metrics, and from how long the runs of each game are.
+CURVES = {
+    "learning_curves": learning_curve_rows,
+    "study": study_rows,
+    "ablation": ablation_rows,
+    "mechanism": mechanism_rows,
+}
+
+
+def _select_curves(name: str) -> Callable[[RunSet, Metrics], pd.DataFrame]:
+    return lambda found, metrics: CURVES[name](metrics.table, found.lengths)
 
 
 def select_series(found: RunSet, metrics: Metrics) -> pd.DataFrame:
@@ -193,14 +209,6 @@ def select_improvements(found: RunSet, metrics: Metrics) -> pd.DataFrame:
     return table.assign(games=len(scores.envs), steps=_steps(scores))
 
 
-def _learning_curves(found: RunSet, rows: pd.DataFrame) -> pd.DataFrame:
-    table = curve_table(rows, ["return"], ["normalised_return"])
-    need(not table.empty, "no run has been evaluated yet")
-    envs = set(table["env"])
-    from_paper = cited_rows(found, envs - {AVERAGE}, average=AVERAGE in envs)
-    return pd.concat([table, from_paper], ignore_index=True) if len(from_paper) else table
-
-
 def _fewer_columns(rows: pd.DataFrame) -> pd.DataFrame:
     """With more games than there is room for, their average only."""
     if rows[rows["env"] != AVERAGE]["env"].nunique() <= MOST_COLUMNS:
@@ -221,11 +229,11 @@ def _steps(scores: aggregate.Scores) -> str:
 # --- the command ----------------------------------------------------------------------------------------------------
 
 KINDS = {
-    "learning_curves": Kind("Learning curves", select_learning_curves, draw_learning_curves),
-    "study": Kind("Return, bias, standard deviation and Jensen gap", select_study, draw_study),
-    "ablation": Kind("Larger model and more updates", select_ablation, draw_ablation),
+    "learning_curves": Kind("Learning curves", _select_curves("learning_curves"), draw_learning_curves),
+    "study": Kind("Return, bias, standard deviation and Jensen gap", _select_curves("study"), draw_study),
+    "ablation": Kind("Larger model and more updates", _select_curves("ablation"), draw_ablation),
     "series": Kind("Over a number in which labels differ", select_series, draw_series),
-    "mechanism": Kind("What the members of ensembles share", select_mechanism, draw_mechanism),
+    "mechanism": Kind("What the members of ensembles share", _select_curves("mechanism"), draw_mechanism),
     "aggregates": Kind("Aggregates over games", select_aggregates, draw_aggregates, "label"),
     "profiles": Kind("Performance profiles", select_profiles, draw_profiles, "label"),
     "improvements": Kind("Probability of improvement", select_improvements, draw_improvements, "label"),

@@ -14,6 +14,8 @@ from typing import Any
 from analysis.commands import commands
 from analysis.runs import NOT_COMPARED, AnalysisError, Run, RunSet, flatten
 
+NOT_RECORDED = "not recorded"
+
 
 def provenance(found: RunSet, paths: Sequence[Path], scale: str | None, notes: Iterable[str]) -> dict[str, Any]:
     """As JSON. `scale`: that of the study whose runs these are, which is checked; `notes`: beside those of the runs."""
@@ -38,6 +40,37 @@ def provenance(found: RunSet, paths: Sequence[Path], scale: str | None, notes: I
         "commands": [made.text for made in commands(found)],
         "notes": [_without(paths, note) for note in (*found.messages(), *notes)],
     }
+
+
+def join(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Of two sets of runs of one study, none of which is in both."""
+    counted = ("commits", "machines", "threads", "devices")
+    runs = (first["runs"], second["runs"])
+    names = sorted({*first["versions"], *second["versions"]})
+    return {
+        **second,
+        **{
+            name: first[name] + second[name] for name in ("runs", "finished", "interactions", "untimed", "not_of_scale")
+        },
+        "hours": round(first["hours"] + second["hours"], 2),
+        "copied": _sorted(Counter(first["copied"]) + Counter(second["copied"])),
+        **{name: _add(first[name], second[name], runs) for name in counted},
+        "versions": {
+            name: _add(first["versions"].get(name, {}), second["versions"].get(name, {}), runs) for name in names
+        },
+        "commands": list(dict.fromkeys([*first["commands"], *second["commands"]])),
+        "notes": list(dict.fromkeys([*first["notes"], *second["notes"]])),
+        "scores": first["scores"] or second["scores"],
+    }
+
+
+def _add(first: Mapping[str, int], second: Mapping[str, int], runs: tuple[int, int]) -> dict[str, int]:
+    """Counts of two sets of runs; a set that has none did not record it."""
+    parts = [
+        Counter(found) or Counter({NOT_RECORDED: count}) for found, count in zip((first, second), runs, strict=True)
+    ]
+    both = parts[0] + parts[1]
+    return {} if set(both) <= {NOT_RECORDED} else _sorted(both)
 
 
 def _of_scale(found: RunSet, name: str, scale: str) -> dict[str, Any]:
@@ -98,10 +131,12 @@ def _versions(runs: Iterable[Run]) -> dict[str, dict[str, int]]:
 
 
 def _count(values: Iterable[Any]) -> dict[str, int]:
-    """How many runs recorded what, most often first; `not recorded`: the rest, where some did."""
-    counted = Counter("not recorded" if value is None else str(value) for value in values)
-    if set(counted) <= {"not recorded"}:
-        return {}
+    """How many runs recorded what, most often first; NOT_RECORDED: the rest, where some did."""
+    counted = Counter(NOT_RECORDED if value is None else str(value) for value in values)
+    return {} if set(counted) <= {NOT_RECORDED} else _sorted(counted)
+
+
+def _sorted(counted: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
 
 

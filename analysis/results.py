@@ -1,6 +1,7 @@
 """What the repository keeps of a study: its figures, the tables behind them, verdicts, and where the runs come from.
 
     python -m analysis.results runs/target_network --scale minatar --out ablations/results/target_network
+    python -m analysis.results more/main_100k --scale few_games --add --out ablations/results/main_100k
     python -m analysis.results --again ablations/results/*       # pages and pictures anew, from the tables kept there
 
 figures/*.csv, *.svg   tables of figures and the figures (`--figures` chooses them)
@@ -10,21 +11,23 @@ provenance.json        commits, machine, versions, hours and commands, as the ru
 README.md              all of it on a page
 
 The page and the pictures are functions of the tables and of the study's file in ablations/, so they can be made again
-without the runs. `--scale` says which scale of the study was run; that the runs are those of it is checked.
+without the runs. `--scale` says which scale of the study was run; that the runs are those of it is checked. `--add`
+puts games and labels that are not there yet beside those of earlier runs, which need not be at hand any more.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
+from analysis import kept
 from analysis.compare import HORIZONS, our_scores, paper_table
-from analysis.figure_tables import CITED, game_name, need, read_table
-from analysis.figures import KINDS, MOST_COLUMNS, Drawn, all_labels, draw_tables, read_tables
+from analysis.figure_tables import CITED, game_name
+from analysis.figures import KINDS, MOST_COLUMNS, Drawn, all_labels, draw_tables
 from analysis.findings import as_table, decide
+from analysis.kept import Kept
 from analysis.metrics import Metrics, compute, say
 from analysis.palette import readable_names, styles
 from analysis.provenance import provenance
@@ -33,11 +36,10 @@ from analysis.runs import AnalysisError, RunSet, read_runs
 from analysis.tables import late, not_alike
 
 FIGURES = ("study", "learning_curves", "series", "mechanism", "ablation")
-PROVENANCE = "provenance.json"
 
 
-def collect(paths: Sequence[Path], directory: Path, scale: str | None, figures: Sequence[str] | None) -> list[str]:
-    """Write all that is kept of the runs but the page and the pictures; what has to be said."""
+def collect(paths: Sequence[Path], scale: str | None, figures: Sequence[str] | None) -> Kept:
+    """All that is kept of the runs but the page and the pictures."""
     found = read_runs(paths)
     metrics = compute(found)
     findings, notes = decide(found)
@@ -46,19 +48,9 @@ def collect(paths: Sequence[Path], directory: Path, scale: str | None, figures: 
     notes = [*metrics.messages(), *not_alike(late_table), *notes]
     about = {**provenance(found, paths, scale, notes), "scores": about_scores}
     tables = {"late": late_table, "findings": as_table(findings), "scores": scores}
-    chosen = _figure_tables(found, metrics, figures)
-    for name in (*KINDS, *tables):  # of an older set of runs
-        for path in (directory / "figures" / f"{name}.csv", directory / "figures" / f"{name}.svg"):
-            path.unlink(missing_ok=True)
-        (directory / "tables" / f"{name}.csv").unlink(missing_ok=True)
-    for kind, frames in (("figures", chosen), ("tables", tables)):
-        (directory / kind).mkdir(parents=True, exist_ok=True)
-        for name, frame in frames.items():
-            if len(frame):
-                text = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
-                (directory / kind / f"{name}.csv").write_text(text)
-    (directory / PROVENANCE).write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n")
-    return about["notes"]
+    return Kept(
+        about, _figure_tables(found, metrics, figures), {name: part for name, part in tables.items() if len(part)}
+    )
 
 
 def _figure_tables(found: RunSet, metrics: Metrics, names: Sequence[str] | None) -> dict[str, pd.DataFrame]:
@@ -108,17 +100,13 @@ def _scores(found: RunSet, notes: list[str]) -> tuple[pd.DataFrame, str]:
 # --- from what is kept ----------------------------------------------------------------------------------------------
 
 
-def redraw(kept: Path, directory: Path) -> list[Drawn]:
-    """Pictures, and the page where the runs are accounted for, from the tables in `kept`; they may be one directory."""
-    tables = read_tables(sorted((kept / "figures").glob("*.csv")))
-    need(bool(tables), f"{kept}: no tables of figures here")
-    order = {name: tables[name] for name in KINDS if name in tables}
-    drawn = draw_tables(order, styles(all_labels(tables)), directory / "figures", png=False)
-    if (kept / PROVENANCE).is_file():
-        about = json.loads((kept / PROVENANCE).read_text())
-        frames = {path.stem: read_table(path) for path in (kept / "tables").glob("*.csv")}
-        need("late" in frames, f"{kept}: no tables/late.csv here")
-        (directory / "README.md").write_text(page(about, frames, drawn))
+def redraw(source: Path, directory: Path) -> list[Drawn]:
+    """Pictures, and the page where the runs are accounted for, from the tables in `source`; may be one directory."""
+    figures = kept.read_figures(source)
+    drawn = draw_tables(figures, styles(all_labels(figures)), directory / "figures", png=False)
+    if (source / kept.PROVENANCE).is_file():
+        results = kept.read(source)
+        (directory / "README.md").write_text(page(results.about, results.tables, drawn))
     return drawn
 
 
@@ -156,26 +144,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="directory for all that is kept")
     parser.add_argument("--scale", help="of the study in ablations/ whose runs these are")
     parser.add_argument("--figures", type=lambda text: text.split(","), help=f"some of {','.join(KINDS)}")
+    parser.add_argument("--add", action="store_true", help="to what --out has of other games and labels")
     parser.add_argument("--again", action="store_true", help="make pages and pictures anew from the tables")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.figures or []) - set(KINDS))
     if unknown:
         parser.error(f"--figures {','.join(unknown)}: no such figure; there are {', '.join(KINDS)}")
-    if options.again == (options.out is not None) or (options.again and (options.scale or options.figures)):
+    if options.again == (options.out is not None) or (
+        options.again and (options.scale or options.figures or options.add)
+    ):
         parser.error("write directories with runs and --out DIRECTORY, or --again and directories of kept results")
     try:
         if options.again:
             for path in options.paths:
                 redraw(path, path)
             return
-        say(collect(options.paths, options.out, options.scale, options.figures))
+        results = collect(options.paths, options.scale, options.figures)
+        say(results.about["notes"])
+        if options.add:
+            results = kept.join(kept.read(options.out), results)
+        kept.write(results, options.out)
         drawn = redraw(options.out, options.out)
-        kept = read_table(options.out / "tables" / "late.csv")
+        late_table = kept.read(options.out).tables["late"]
     except AnalysisError as error:
         sys.exit(f"analysis: {error}")
     except OSError as error:
         sys.exit(f"analysis: {error.filename or options.out}: cannot be written ({error.strerror})")
-    print(in_words(kept))
+    print(in_words(late_table))
     for figure in drawn:
         print(f"{options.out / 'figures' / figure.name}.svg: {figure.title}")
     print(f"{options.out / 'README.md'}: all of it")

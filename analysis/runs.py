@@ -184,6 +184,11 @@ class RunSet:
         """In alphabetical order."""
         return sorted({run.label for run in self.runs})
 
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Of the longest run in each environment, in interactions, finished or not."""
+        return {env: max(run.total_steps for run in self.runs if run.env == env) for env in self.envs}
+
     def groups(self) -> dict[tuple[str, str], list[Run]]:
         """Runs by (env, label), ordered by seed."""
         found: dict[tuple[str, str], list[Run]] = defaultdict(list)

@@ -62,7 +62,7 @@ class Report:
         averaged = ["normalised_return", f"bias_{bias}", "normalised_std", "normalised_jensen_gap"]
         shown = ["return", "std", "jensen_gap", *MECHANISM, *TRUTH]
         table = curve_table(metrics.table, [*averaged, *shown], averaged)
-        self._curves = Curves(table, list(self._styles), cited_rows(found, found.envs, average=False))
+        self._curves = Curves(table, list(self._styles), cited_rows(found.lengths, found.envs, average=False))
         self._evaluated = any(run.last_evaluation for run in found.runs)
         self._notes = metrics.messages()
         shown = [name for name in FIGURES if name != "series"]  # which has no section

@@ -1,6 +1,7 @@
 """What is kept of a study: it follows from the runs, names no host and no path, and is made again from itself."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -307,3 +308,90 @@ def test_what_cannot_be_written_or_is_not_there_is_one_line(tmp_path: Path) -> N
     (tmp_path / "out" / "tables" / "late.csv").unlink()
     with pytest.raises(SystemExit, match=r"^analysis: .*out: no tables/late.csv here$"):
         results.main(["--again", str(tmp_path / "out")])
+
+
+def write_atari(root: Path, cells: Sequence[tuple[str, str]], seeds: int = 2, commit: str = "abc") -> Path:
+    """Runs of main_100k, scale few_games; returns differ from game to game, label to label and seed to seed."""
+    for env, label in cells:
+        algo, _, override = label.partition("__")
+        words = [f"algo.{override}"] if override else []
+        config = compose(f"algo={algo}", f"env={env}", *words, "total_steps=100000", "study=main_100k", "threads=1")
+        for seed in range(seeds):
+            returns = {step: 10 * len(label) + len(env) + seed + step / 1000 for step in STEPS}
+            directory = write_run(root, env, label, seed, returns, values=len(label), seconds=360)
+            fields = asdict(config) | {"seed": seed, "label": label}
+            (directory / "config.yaml").write_text(yaml.safe_dump(fields))
+            meta = {**json.loads((directory / "meta.json").read_text()), "commit": commit, "threads": 1}
+            (directory / "meta.json").write_text(json.dumps(meta))
+    return root
+
+
+CELLS = [
+    ("assault", "rainbow"),
+    ("boxing", "rainbow"),
+    ("boxing", "rainbow__multi_step=20"),
+    ("assault", "meanq_rainbow"),
+]
+
+
+@pytest.mark.parametrize(("game", "seeds"), [("boxing", 2), ("road_runner", 1)], ids=["known game", "new game"])
+def test_runs_that_come_later_give_the_same_as_all_at_once(game: str, seeds: int, tmp_path: Path) -> None:
+    """With Boxing, MeanQ is in all games and gets an average; with RoadRunner, Rainbow loses its own."""
+    later = [(game, "meanq_rainbow"), ("assault", "rainbow__multi_step=20")]
+    write_atari(tmp_path / "first", CELLS, seeds)
+    write_atari(tmp_path / "later", later, seeds, commit="new")
+    scale = ("--scale", "few_games")
+    everything = [str(tmp_path / "first"), str(tmp_path / "later"), "--out", str(tmp_path / "all"), *scale]
+    results.main(everything)
+    keep(tmp_path / "first", tmp_path / "out", *scale)
+    made, wanted = keep(tmp_path / "later", tmp_path / "out", *scale, "--add"), contents(tmp_path / "all")
+    assert made.keys() == wanted.keys()
+    for name in (name for name in wanted if name.endswith(".csv")):
+        ours, theirs = (pd.read_csv(tmp_path / part / name) for part in ("out", "all"))
+        if name == "tables/findings.csv":
+            assert set(ours.pop("details")) == {"no label has 3 runs in a game"} and len(theirs.pop("details"))
+        pd.testing.assert_frame_equal(ours, theirs, rtol=1e-5, obj=name)  # made of six digits
+    about, whole = (json.loads(part["provenance.json"]) for part in (made, wanted))
+    assert about["commits"] == {"abc": 4 * seeds, "new": 2 * seeds} and about["runs"] == 6 * seeds
+    assert about["versions"] == {} and about["machines"] == {}
+    assert sorted(about.pop("notes")) == sorted(whole.pop("notes"))
+    assert len(about.pop("commands")) >= len(whole.pop("commands"))
+    assert about == whole
+    averages = pd.read_csv(tmp_path / "out" / "figures" / "study.csv").query("env == 'average'")["algo"].unique()
+    everywhere = ["meanq_rainbow", "rainbow", "rainbow__multi_step=20"]
+    assert sorted(averages) == (everywhere if game == "boxing" else [])
+    again = contents(tmp_path / "out")
+    results.main(["--again", str(tmp_path / "out")])
+    assert contents(tmp_path / "out") == again
+
+
+def test_what_cannot_be_added_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    scale = ("--scale", "few_games")
+    before = keep(write_atari(tmp_path / "first", CELLS), tmp_path / "out", *scale)
+    one = [("boxing", "meanq_rainbow")]
+
+    def refused(runs: Path, reason: str, *arguments: str) -> None:
+        with pytest.raises(SystemExit, match=f"^analysis: {reason}"):
+            keep(runs, tmp_path / "out", *arguments, "--add")
+        assert contents(tmp_path / "out") == before
+
+    refused(tmp_path / "first", "--add: assault, meanq_rainbow is kept there already; leave its runs out", *scale)
+    refused(write_atari(tmp_path / "later", one), "--add: scale None, where few_games is kept")
+    refused(write_atari(tmp_path / "many", one, seeds=3), "--add: 3 runs of a label, of which the paper's", *scale)
+    refused(
+        tmp_path / "later", "--add: the figure profiles needs all runs at once", *scale, "--figures", "study,profiles"
+    )
+    with pytest.raises(SystemExit, match=r"^analysis: .*nowhere: no tables of figures here"):
+        keep(tmp_path / "later", tmp_path / "nowhere", *scale, "--add")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_part_that_did_not_record_something_is_counted_when_it_is_added(tmp_path: Path) -> None:
+    scale = ("--scale", "few_games")
+    write_atari(tmp_path / "first", CELLS, seeds=1)
+    later = write_atari(tmp_path / "later", [("boxing", "meanq_rainbow")], seeds=1)
+    path = later / "boxing" / "meanq_rainbow" / "seed_0" / "meta.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "cpu": "A chip", "cores": 2}))
+    keep(tmp_path / "first", tmp_path / "out", *scale)
+    about = json.loads(keep(later, tmp_path / "out", *scale, "--add")["provenance.json"])
+    assert about["machines"] == {"not recorded": 4, "A chip, 2 cores": 1} and about["devices"] == {}
