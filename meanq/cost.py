@@ -95,8 +95,9 @@ def show_plan(console: Console, plan: Plan) -> None:
             _hours(hours * len(configs)),
         )
     console.print(table)
+    count, place = len(plan.configs), f"{plan.configs[0].root}/{plan.configs[0].study}"
     console.print(
-        f"{len(plan.configs)} runs below {plan.configs[0].root}/{plan.configs[0].study}, roughly {_hours(total)} hours "
+        f"{count} run{'s' * (count > 1)} below {place}, roughly {_hours(total)} hours "
         f"one after the other on {MACHINE}, evaluations not counted.",
         highlight=False,
         soft_wrap=True,

@@ -1,7 +1,7 @@
 """Studies: a question and the runs that answer it, one file each in ablations/."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -82,13 +82,22 @@ def override_key(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 
 
-def choose(jobs: Sequence[Sequence[str]], choices: dict[str, set[str]], study: str) -> list[list[str]]:
-    """Those jobs of a study that have one of the chosen values in every chosen field."""
+def choose(
+    jobs: Sequence[Sequence[str]], choices: dict[str, set[str]], study: str, unwritten: Callable[[list[str], str], str]
+) -> list[list[str]]:
+    """Those jobs of a study that have one of the chosen values in every chosen field.
+
+    `unwritten`: the value that a job has in a field which it does not override. It takes time, so it is asked last.
+    """
     kept = [list(job) for job in jobs]
-    for key, values in choices.items():
-        present = {o.partition("=")[2] for job in kept for o in job if override_key(o) == key}
-        for value in sorted(values - present):
-            known = ", ".join(sorted(present, key=lambda text: (len(text), text)))
+    for key, values in sorted(choices.items(), key=lambda choice: not all(_written(job, choice[0]) for job in jobs)):
+        found = [(_written(job, key) or [unwritten(job, key)])[-1] for job in kept]
+        for value in sorted(values - set(found)):
+            known = ", ".join(sorted(set(found), key=lambda text: (len(text), text)))
             raise ConfigError(f"{key}={value}: not among these runs of +study={study}; choose from {known}")
-        kept = [job for job in kept if any(override_key(o) == key and o.partition("=")[2] in values for o in job)]
+        kept = [job for job, value in zip(kept, found, strict=True) if value in values]
     return kept
+
+
+def _written(job: Sequence[str], key: str) -> list[str]:
+    return [override.partition("=")[2] for override in job if override_key(override) == key]

@@ -5,6 +5,7 @@ import re
 from argparse import ArgumentError, Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -15,7 +16,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from meanq.config import CONFIG_DIR, Config, ConfigError, closest, from_omegaconf
@@ -111,7 +112,7 @@ def plan(arguments: Sequence[str]) -> Plan | None:
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(config_path, version_base="1.3"):
-            jobs = _study_jobs(study, scale, overrides) if study else _jobs(overrides)
+            jobs = _study_jobs(study, scale, overrides, config_name, of_hydra) if study else _jobs(overrides)
             elsewhere = [o for o in of_hydra if override_key(o) == "hydra/launcher" and not o.endswith("=basic")]
             if elsewhere and not options.multirun and not options.cfg:
                 raise ConfigError(f"{elsewhere[0]}: without -m the run would start here, in this process; add -m")
@@ -219,7 +220,9 @@ def _split_study(overrides: Sequence[str]) -> tuple[Study | None, str | None, li
     return loaded, scale, others
 
 
-def _study_jobs(study: Study, scale_name: str | None, overrides: Sequence[str]) -> list[Job]:
+def _study_jobs(
+    study: Study, scale_name: str | None, overrides: Sequence[str], config_name: str, of_hydra: Sequence[str]
+) -> list[Job]:
     """The runs of a study. An override of what the study varies chooses among its runs; any other changes them all.
 
     All algorithms of the first seed come first, so that a study cut short still compares.
@@ -232,10 +235,20 @@ def _study_jobs(study: Study, scale_name: str | None, overrides: Sequence[str]) 
         if override_key(override) in varied:
             values = {job[0].partition("=")[2] for job in _product([override])}
             choices[override_key(override)] = values
-    runs = choose(runs, choices, study.name)
     changes = [o for o in overrides if override_key(o) not in varied]
     changed = {override_key(o) for o in changes}
     common = [o for o in [f"study={study.name}", *scale.common] if override_key(o) not in changed]
+
+    @cache
+    def composed(*job: str) -> DictConfig:
+        return compose(config_name, [*of_hydra, *common, *job])
+
+    def unwritten(job: Sequence[str], key: str) -> str:
+        value = OmegaConf.select(composed(*(o for o in job if override_key(o) != "seed")), key)
+        value = value.get("name") if isinstance(value, DictConfig) else value  # a group's choice
+        return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+    runs = choose(runs, choices, study.name, unwritten)
     jobs = [Job([*common, *run, *change], [*run, *change]) for change in _product(changes) for run in runs]
     return sorted(jobs, key=lambda job: next((int(o[5:]) for o in job.overrides if o.startswith("seed=")), 0))
 

@@ -134,6 +134,19 @@ def test_what_a_study_varies_is_chosen_from_and_the_rest_is_changed(tmp_path: Pa
     assert [config.seed for config in plan.configs] == [0] * 4 + [1] * 4, "a study cut short still compares"
 
 
+def test_a_default_chooses_the_runs_that_do_not_change_it(tmp_path: Path) -> None:
+    words = ("+study=main_100k", "scale=few_games", "env=assault", "seed=0")
+    one_step = ["meanq_rainbow", "meanq_rainbow__env.options.screen_size=75"]
+    found = planned(tmp_path, *words, "algo=meanq_rainbow", "algo.multi_step=1").configs
+    assert [config.label for config in found] == one_step
+    found = planned(tmp_path, *words, "algo=meanq_rainbow", "algo.multi_step=1,3", "env.options.screen_size=84").configs
+    assert [config.label for config in found] == ["meanq_rainbow", "meanq_rainbow__multi_step=3"]
+    with_target = planned(tmp_path, "+study=sampling", "scale=minatar", "seed=0", "algo.target_network=1000").configs
+    assert {config.algo.target_network for config in with_target} == {1000} and len(with_target) == 3
+    with pytest.raises(ConfigError, match=r"algo.multi_step=2: not among these runs .*; choose from 1, 3, 20"):
+        planned(tmp_path, *words, "algo.multi_step=2")
+
+
 def test_a_study_may_go_elsewhere(tmp_path: Path) -> None:
     plan = planned(tmp_path, "+study=sampling", "scale=minatar", "study=mine", "seed=0", "algo=meanq")
     assert {config.study for config in plan.configs} == {"mine"}
