@@ -5,9 +5,11 @@
 
 `greedy` is the protocol of every run: the action of the highest mean value, noise off; with as many episodes as in the
 run it has to be the run's last evaluation over again, and where it is not, that is said. `noise`: noisy weights, drawn
-anew for every action. `epsilon`: a random action with this probability. Episodes are those of the run's own seeds, so
-that protocols differ in nothing else; `error` is the standard error of their mean. A run that is not finished plays
-with its newest checkpoint.
+anew for every action. `training`: as the agent explored when its training ended, with noise, an upper bound or random
+actions; not where another member acts in every episode, nor where that is `noise`. `epsilon`: a random action with
+this probability. Episodes are those of the run's own seeds, so that protocols differ in nothing else; `error` is the
+standard error of their mean, `not_greedy` the percentage of actions that are not the greedy one: how much is explored
+at all. A run that is not finished plays with its newest checkpoint.
 """
 
 import argparse
@@ -40,34 +42,68 @@ def evaluate(run: Run, episodes: int | None, epsilon: float | None, trust: bool,
     play = Evaluator(dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, episodes=count)))
     rows = []
     for name, values in _protocols(player, epsilon):
-        played = play(values, player.step)
+        counted = _Counted(values, player.agent.values)
+        played = play(values if name == "greedy" else counted, player.step)
         returns = np.array([episode.episode_return for episode in played])
         if name == "greedy":
             notes += _unlike_recorded(run, player.step, returns)
         error = returns.std(ddof=1) / np.sqrt(count) if count > 1 else np.nan
         length = np.mean([episode.length for episode in played])
         about = {"env": run.env, "label": run.label, "seed": run.seed, "step": player.step, "protocol": name}
-        rows.append({**about, "episodes": count, "return": returns.mean(), "error": error, "length": length})
+        scores = {"episodes": count, "return": returns.mean(), "error": error, "length": length}
+        rows.append({**about, **scores, "not_greedy": counted.percent})
     return pd.DataFrame(rows)
 
 
+class _Counted:
+    """Values of states, with a count of how often their best action is not the greedy one."""
+
+    def __init__(self, values: "Values", greedy: "Values") -> None:
+        self._values, self._greedy = values, greedy
+        self._other = self._all = 0
+
+    def __call__(self, states: np.ndarray) -> np.ndarray:
+        q = self._values(states)
+        self._other += int((q.mean(0).argmax(-1) != self._greedy(states).mean(0).argmax(-1)).sum())
+        self._all += len(states)
+        return q
+
+    @property
+    def percent(self) -> float:
+        return 100 * self._other / max(self._all, 1)
+
+
 def _protocols(player: "Player", epsilon: float | None) -> Iterator[tuple[str, "Values"]]:
+    from meanq.exploration import random_share, upper_bound
     from meanq.rng import stream
 
-    agent, config = player.agent, player.config
-    yield "greedy", agent.values
-    if config.algo.noisy:
-        yield "noise", lambda states: agent.values(states, explore=True)
-    if epsilon is not None:
-        generator = stream(config.seed, "evaluation", player.step, "random actions")
+    agent, algo = player.agent, player.config.algo
+
+    def at_random_too(values: "Values", share: float) -> "Values":
+        generator = stream(player.config.seed, "evaluation", player.step, "random actions")
 
         def now_and_then_at_random(states: np.ndarray) -> np.ndarray:
-            q = agent.values(states)
-            for i in np.flatnonzero(generator.random(len(states)) < epsilon):
+            q = values(states)
+            for i in np.flatnonzero(generator.random(len(states)) < share):
                 q[:, i] = np.eye(q.shape[-1])[generator.integers(q.shape[-1])]
             return q
 
-        yield f"epsilon {epsilon:g}", now_and_then_at_random
+        return now_and_then_at_random
+
+    def noisy(states: np.ndarray) -> np.ndarray:
+        return agent.values(states, explore=True)
+
+    def optimistic(states: np.ndarray) -> np.ndarray:
+        return upper_bound(noisy(states), algo.ucb_lambda, algo.ensemble_std)[None]
+
+    yield "greedy", agent.values
+    if algo.noisy:
+        yield "noise", noisy
+    share = random_share(algo, player.step)
+    if algo.exploration != "episode_member" and (algo.exploration == "ucb" or share > 0):
+        yield "training", at_random_too(optimistic if algo.exploration == "ucb" else noisy, share)
+    if epsilon is not None:
+        yield f"epsilon {epsilon:g}", at_random_too(agent.values, epsilon)
 
 
 def _unlike_recorded(run: Run, step: int, returns: np.ndarray) -> Iterator[str]:

@@ -20,7 +20,7 @@ def test_greedy_is_the_last_evaluation_and_noise_is_another(tmp_path: Path, caps
     directory = train(tmp_path, *NOISY, "evaluation.episodes=8").directory
     found = table(tmp_path)
     recorded = pd.read_csv(directory / "evaluations.csv").query("step == 240")
-    assert list(found.index) == ["greedy", "noise"]
+    assert list(found.index) == ["greedy", "noise", "training"], "on small environments with random actions, too"
     assert found.loc["greedy", "return"] == pytest.approx(recorded["return"].mean())
     assert found.loc["greedy", "length"] == pytest.approx(recorded["length"].mean())
     assert found.loc["greedy", "error"] == pytest.approx(recorded["return"].sem(), rel=1e-5)
@@ -33,7 +33,7 @@ def test_episodes_that_are_not_as_recorded_are_said(tmp_path: Path, capsys: pyte
     rows = pd.read_csv(path)
     rows.loc[len(rows) - 1, "return"] += 1
     rows.to_csv(path, index=False)
-    assert list(table(tmp_path).index) == ["greedy"], "without noise there is no such protocol"
+    assert list(table(tmp_path).index) == ["greedy", "training"], "without noise there is no such protocol"
     assert "1 of 2 greedy episodes are not as recorded" in capsys.readouterr().err
 
 
@@ -46,6 +46,24 @@ def test_random_actions_replace_as_many_as_asked_for(tmp_path: Path) -> None:
     columns = ["return", "error", "length"]
     assert always["a"].loc["epsilon 1", columns].equals(always["b"].loc["epsilon 1", columns]), "whatever the weights"
     assert not always["a"].loc["greedy", columns].equals(always["b"].loc["greedy", columns])
+
+
+def test_how_much_is_explored_is_counted(tmp_path: Path) -> None:
+    """Nothing without noise, doubt or random actions; nearly everything where members' disagreement decides."""
+    no_noise = (
+        *SHORT,
+        "algo=meanq_rainbow",
+        "algo.noisy=false",
+        "algo.epsilon.with_noise=false",
+        "evaluation.episodes=4",
+    )
+    for name, optimism in (("never", 0), ("always", 1e6)):
+        train(tmp_path / name, *no_noise, f"algo.ucb_lambda={optimism}")
+    never, always = (table(tmp_path / name, "--epsilon", "1") for name in ("never", "always"))
+    columns = ["return", "error", "length", "not_greedy"]
+    assert never.loc["training", columns].equals(never.loc["greedy", columns])
+    assert never.loc["training", "not_greedy"] == 0 < always.loc["training", "not_greedy"]
+    assert 0 < never.loc["epsilon 1", "not_greedy"] < 100, "a random action may be the greedy one"
 
 
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
