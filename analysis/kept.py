@@ -23,6 +23,7 @@ from analysis.series_figure import series_table
 from analysis.tables import not_alike
 
 PROVENANCE = "provenance.json"
+FIGURES = ("study", "learning_curves", "series", "mechanism", "ablation")  # where there is something to show
 TABLES = ("late", "findings", "scores")
 
 
@@ -81,7 +82,7 @@ def join(first: Kept, second: Kept) -> Kept:
         tables["scores"] = scores.sort_values(["game", "label"], kind="stable").reset_index(drop=True)
     table, lengths = _metrics(first, second, scores)
     figures = {}
-    for name in ("study", "learning_curves", "series", "mechanism", "ablation"):
+    for name in FIGURES:
         try:
             figures[name] = series_table(late) if name == "series" else CURVES[name](table, lengths)
         except AnalysisError:
@@ -121,8 +122,9 @@ def _check(first: Kept, second: Kept) -> None:
         alone = sorted(set(part.figures) - {*CURVES, "series"})
         need(not alone, f"--add: the figure {', '.join(alone)} needs all runs at once; name them all without --add")
         need(
-            bool((part.figures["study"]["env"] != AVERAGE).any()),
-            "--add: of more games than a figure has room for their average alone is kept; name all runs without --add",
+            "study" in part.figures and bool((part.figures["study"]["env"] != AVERAGE).any()),
+            "--add: figures/study.csv must have every game, and not their average alone, as for too many games to be "
+            "drawn; name all runs without --add",
         )
 
 

@@ -35,8 +35,6 @@ from analysis.results_page import page, with_interval
 from analysis.runs import AnalysisError, RunSet, read_runs
 from analysis.tables import late, not_alike
 
-FIGURES = ("study", "learning_curves", "series", "mechanism", "ablation")
-
 
 def collect(paths: Sequence[Path], scale: str | None, figures: Sequence[str] | None) -> Kept:
     """All that is kept of the runs but the page and the pictures."""
@@ -55,7 +53,7 @@ def collect(paths: Sequence[Path], scale: str | None, figures: Sequence[str] | N
 
 def _figure_tables(found: RunSet, metrics: Metrics, names: Sequence[str] | None) -> dict[str, pd.DataFrame]:
     tables = {}
-    for name in FIGURES if names is None else names:
+    for name in kept.FIGURES if names is None else names:
         try:
             tables[name] = KINDS[name].select(found, metrics)
         except AnalysisError as error:

@@ -381,6 +381,7 @@ def test_what_cannot_be_added_is_refused_and_nothing_is_lost(tmp_path: Path) -> 
     refused(
         tmp_path / "later", "--add: the figure profiles needs all runs at once", *scale, "--figures", "study,profiles"
     )
+    refused(tmp_path / "later", "--add: figures/study.csv must have every game", *scale, "--figures", "learning_curves")
     with pytest.raises(SystemExit, match=r"^analysis: .*nowhere: no tables of figures here"):
         keep(tmp_path / "later", tmp_path / "nowhere", *scale, "--add")
     assert not (tmp_path / "nowhere").exists()
