@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,20 @@ def _add(first: Mapping[str, int], second: Mapping[str, int], runs: tuple[int, i
 
 def _of_scale(found: RunSet, name: str, scale: str) -> dict[str, Any]:
     """How many runs this scale of the study has, and which of the runs at hand are none of them."""
+    wanted = _planned(name, scale)
+    others = []
+    for run in found.runs:
+        config = wanted.get((run.env, run.config["label"], run.seed))
+        if config is None:
+            others.append(f"{run.env}, {run.label}, seed {run.seed}")
+        elif different := _different(run.config, config):
+            others.append(f"{run.env}, {run.label}, seed {run.seed} ({', '.join(different)})")
+    return {"runs_of_scale": len(wanted), "not_of_scale": others}
+
+
+@cache
+def _planned(name: str, scale: str) -> dict[tuple[str, str | None, int], dict[str, Any]]:
+    """The configurations of a study's scale, by environment, label and seed. Composing them takes seconds."""
     from meanq.config import ConfigError
     from meanq.sweep import hydra_arguments, plan, register_schema
 
@@ -85,15 +100,7 @@ def _of_scale(found: RunSet, name: str, scale: str) -> dict[str, Any]:
     except ConfigError as error:
         raise AnalysisError(str(error)) from None
     assert planned is not None
-    wanted = {(config.env.name, config.label, config.seed): asdict(config) for config in planned.configs}
-    others = []
-    for run in found.runs:
-        config = wanted.get((run.env, run.config["label"], run.seed))
-        if config is None:
-            others.append(f"{run.env}, {run.label}, seed {run.seed}")
-        elif different := _different(run.config, config):
-            others.append(f"{run.env}, {run.label}, seed {run.seed} ({', '.join(different)})")
-    return {"runs_of_scale": len(wanted), "not_of_scale": others}
+    return {(config.env.name, config.label, config.seed): asdict(config) for config in planned.configs}
 
 
 def _different(recorded: Mapping[str, Any], planned: Mapping[str, Any]) -> list[str]:
