@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.runs import Run, RunSet, flatten
+from analysis.runs import Run, RunSet
+from meanq.config import ABSENT, field_value, flatten
+from meanq.record import NOT_IDENTITY
 
 # Named by the command itself, or no part of what is computed.
-_NOT_WRITTEN = ("seed", "label", "study", "root", "device", "threads", "logger", "checkpoint")
+_NOT_WRITTEN = tuple(f"{name}." for name in (*NOT_IDENTITY, "seed", "label", "study", "device", "threads"))
 _GROUPS = ("algo", "env", "network")
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
 _REFERENCE = re.compile(r"\$\{(\.?\w+(?:\.\w+)*)\}")
@@ -58,8 +60,10 @@ def _words(runs: Sequence[Run], choices: Mapping[str, str], defaults: "_Defaults
     if isinstance(base, str):
         return base, ""
     overrides = []
-    for name, value in flatten(config).items():
-        if name.split(".")[0] in _NOT_WRITTEN or base.get(name, "absent") == value:
+    recorded = flatten(config)
+    for name in dict.fromkeys([*recorded, *base]):
+        value = field_value(recorded, name)
+        if f"{name}.".startswith(_NOT_WRITTEN) or value in (base.get(name, ABSENT), ABSENT):
             continue
         if not _FIELD.fullmatch(name):
             return f"no command: {name} is no field that can be overridden", ""

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.commands import commands
-from analysis.runs import NOT_COMPARED, AnalysisError, Run, RunSet, flatten
+from analysis.runs import NOT_COMPARED, AnalysisError, Run, RunSet
+from meanq.config import ABSENT, field_value, flatten
 
 NOT_RECORDED = "not recorded"
 
@@ -104,12 +105,13 @@ def _planned(name: str, scale: str) -> dict[tuple[str, str | None, int], dict[st
 
 
 def _different(recorded: Mapping[str, Any], planned: Mapping[str, Any]) -> list[str]:
-    """Fields that matter and were recorded with another value; what was not a field then is not looked at."""
+    """Fields that matter and were recorded with another value; what is no field any more is not looked at."""
     theirs, ours = flatten(recorded), flatten(planned)
     return [
-        f"{name}={theirs[name]}"
-        for name in sorted(theirs.keys() & ours.keys())
-        if theirs[name] != ours[name] and not any(f"{name}.".startswith(f"{ignored}.") for ignored in NOT_COMPARED)
+        f"{name}={field_value(theirs, name)}"
+        for name in sorted(ours)
+        if field_value(theirs, name) not in (ours[name], ABSENT)
+        and not any(f"{name}.".startswith(f"{ignored}.") for ignored in NOT_COMPARED)
     ]
 
 

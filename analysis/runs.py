@@ -26,6 +26,9 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from meanq.config import field_value, flatten
+from meanq.record import NOT_IDENTITY
+
 EVALUATION_COLUMNS = (
     *("step", "episode", "return", "discounted_return", "discounted_return_unclipped"),
     *("discounted_return_first_life", "length", "value"),
@@ -33,9 +36,9 @@ EVALUATION_COLUMNS = (
 # Fields that do not make it another experiment: where it is stored and on what it runs, how it is watched, and the
 # environment's blocks of defaults, whose values in use are those of `algo`.
 NOT_COMPARED = (
-    *("seed", "root", "study", "logger", "checkpoint", "log_every"),
-    *("threads", "device", "compile", "replay_on_device", "cache_targets"),  # roundings at most
-    *("env.vanilla", "env.main", "env.canonical", "env.evaluate_every", "env.probe_every", "env.reference"),
+    *NOT_IDENTITY,
+    *("seed", "study", "log_every", "threads", "device", "compile"),  # roundings at most
+    *("env.evaluate_every", "env.probe_every", "env.reference"),
 )
 LONG_HORIZON = 500_000  # from here on scores are normalised as in the paper's table 2
 _SEED = re.compile(r"seed_\d+")
@@ -291,7 +294,7 @@ def differing_fields(configs: Sequence[Mapping[str, Any]]) -> list[str]:
         name
         for name in names
         if not any(name == ignored or name.startswith(f"{ignored}.") for ignored in NOT_COMPARED)
-        and any(fields.get(name, "absent") != flat[0].get(name, "absent") for fields in flat)
+        and any(field_value(fields, name) != field_value(flat[0], name) for fields in flat)
     ]
 
 
@@ -321,7 +324,7 @@ def _separate_configurations(runs: list[Run], notes: list[str]) -> list[Run]:
 
 def _values(run: Run, fields: Sequence[str]) -> str:
     flat = flatten(run.config)
-    return json.dumps([flat.get(name, "absent") for name in fields], default=str)
+    return json.dumps([field_value(flat, name) for name in fields], default=str)
 
 
 def _assignments(fields: Sequence[str], values: str, between: str, longest: int = 30) -> str:
@@ -487,16 +490,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path.name} is not a JSON object")
     return content
-
-
-def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Fields by dotted name."""
-    if isinstance(node, Mapping) and node:
-        flat: dict[str, Any] = {}
-        for key, value in node.items():
-            flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
-        return flat
-    return {prefix: node}
 
 
 def _short(value: Any, longest: int) -> str:

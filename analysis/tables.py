@@ -11,7 +11,8 @@ from analysis.figure_tables import AVERAGE, need
 from analysis.findings import LATE, LEAST_RUNS
 from analysis.metrics import DEFAULT_BIAS, Decomposition, Metrics, member_pseudovalues, student_interval
 from analysis.palette import order
-from analysis.runs import Run, RunSet, differing_fields, flatten
+from analysis.runs import Run, RunSet, differing_fields
+from meanq.config import field_value, flatten
 
 NAN = float("nan")
 
@@ -224,7 +225,7 @@ def differences(found: RunSet, env: str) -> pd.DataFrame:
     configs = {label: runs[0].config for (e, label), runs in found.groups().items() if e == env}
     flat = {label: flatten(config) for label, config in configs.items()}
     fields = [name for name in differing_fields(list(configs.values())) if name not in ("label", "algo.name")]
-    rows = [{"field": name, **{label: _shown(flat[label].get(name, "")) for label in configs}} for name in fields]
+    rows = [{"field": name, **{label: _shown(field_value(flat[label], name)) for label in configs}} for name in fields]
     return pd.DataFrame(rows, columns=["field", *configs])
 
 

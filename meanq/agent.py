@@ -60,6 +60,17 @@ class Agent:
         outputs = self._network(self._network.perturb(self.online, noise), torch.from_numpy(states).to(self._device))
         return self._value.expectation(outputs).cpu().numpy()
 
+    @torch.inference_mode()
+    def diagnostics(self, states: np.ndarray) -> dict[str, float]:
+        """What shows whether learning gets through: columns of training.csv.
+
+        `adam_share_<layer>`: see `Adam.step_shares`. `value_spread`: the mean standard deviation of members'
+        distributions at these states, where values are distributions.
+        """
+        found = {f"adam_share_{layer}": share for layer, share in self._optimiser.step_shares().items()}
+        spread = self._value.spread(self._network(self.online, torch.from_numpy(states).to(self._device)))
+        return found if spread is None else {**found, "value_spread": float(spread.mean())}
+
     def learn(self, batch: Batch, drawn_from: int | None = None) -> Learned:
         """One step of all members, towards targets computed with the weights before the step.
 

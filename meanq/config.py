@@ -2,10 +2,12 @@
 
 import difflib
 import importlib
+import inspect
 import math
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -46,9 +48,14 @@ class HyperparametersConfig:
     total_steps: int = MISSING
     learning_rate: float = MISSING
     adam_epsilon: float = MISSING
+    max_gradient_norm: float | None = 10.0
+    multi_step: int = 1
     interactions_per_update: int = MISSING
     first_update: int = MISSING
+    random_steps: int = 0
     replay_capacity: int = MISSING
+    importance_steps: int | None = None
+    ensemble_std: str = "population"
     target_period: int = MISSING
     epsilon_steps: int = MISSING
     epsilon_with_noise: bool = MISSING
@@ -74,6 +81,7 @@ class EnvConfig:
     probe_every: int = MISSING
     vanilla: HyperparametersConfig = field(default_factory=HyperparametersConfig)
     main: HyperparametersConfig = field(default_factory=HyperparametersConfig)
+    sunrise: HyperparametersConfig = field(default_factory=HyperparametersConfig)
     canonical: HyperparametersConfig = field(default_factory=HyperparametersConfig)
 
 
@@ -106,6 +114,7 @@ class AlgoConfig:
     priority_exponent: float = MISSING
     importance_start: float = MISSING
     importance_end: float = MISSING
+    importance_steps: int | None = None
     value: str = MISSING
     atoms: int = MISSING
     value_min: float = MISSING
@@ -123,11 +132,12 @@ class AlgoConfig:
     batch_size: int = MISSING
     replay_capacity: int = MISSING
     first_update: int = MISSING
+    random_steps: int = 0
     interactions_per_update: int = MISSING
     gradient_steps: int = MISSING
     learning_rate: float = MISSING
     adam_epsilon: float = MISSING
-    max_gradient_norm: float = MISSING
+    max_gradient_norm: float | None = MISSING
     random_shift: int = MISSING
 
 
@@ -211,6 +221,47 @@ def from_omegaconf(config: DictConfig) -> Config:
     return typed
 
 
+ABSENT = "absent"
+
+
+def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Fields by dotted name."""
+    if isinstance(node, Mapping) and node:
+        flat: dict[str, Any] = {}
+        for key, value in node.items():
+            flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
+        return flat
+    return {prefix: node}
+
+
+def field_value(flat: Mapping[str, Any], name: str) -> Any:
+    """A field of a stored configuration, flattened. One that did not exist when it was stored has its declared default.
+
+    ABSENT where none is declared.
+    """
+    if name in flat:
+        return flat[name]
+    if name.startswith("env.options."):
+        return _declared_options(flat.get("env.kind")).get(name.removeprefix("env.options."), ABSENT)
+    return _declared_defaults().get(name, ABSENT)
+
+
+@cache
+def _declared_defaults() -> dict[str, Any]:
+    return {name: value for name, value in flatten(asdict(Config())).items() if value != MISSING}
+
+
+@cache
+def _declared_options(kind: str) -> dict[str, Any]:
+    """The defaults of the options that environments of one of our own kinds take."""
+    from meanq.envs import KINDS
+
+    if kind not in KINDS:  # to look at somebody's own would be to run it
+        return {}
+    options = inspect.signature(import_object(KINDS[kind], "env.kind")).parameters.values()
+    return {option.name: option.default for option in options if option.default is not inspect.Parameter.empty}
+
+
 _LONGEST_LIST = 60  # there are half as many environments, and twice as many fields
 
 
@@ -273,6 +324,7 @@ def check(config: Config) -> None:
         ("algo.atoms", algo.atoms, 2),
         ("algo.parallel_networks", algo.parallel_networks, 1),
         ("algo.random_shift", algo.random_shift, 0),
+        ("algo.random_steps", algo.random_steps, 0),
         ("threads", 1 if config.threads is None else config.threads, 1),
     ):
         _require(value >= least, name, value, f"write {least} or more")
@@ -289,15 +341,17 @@ def check(config: Config) -> None:
     for name, positive in (
         ("algo.learning_rate", algo.learning_rate),
         ("algo.adam_epsilon", algo.adam_epsilon),
-        ("algo.max_gradient_norm", algo.max_gradient_norm),
         ("algo.noise", algo.noise),
         ("algo.mask_probability", algo.mask_probability),
     ):
         _require(0 < positive < math.inf, name, positive, "write a number above 0")
     _require(0 <= algo.ucb_lambda < math.inf, "algo.ucb_lambda", algo.ucb_lambda, "write 0 or more")
-    temperature = algo.confidence_temperature
-    if temperature is not None:
-        _require(0 < temperature < math.inf, "algo.confidence_temperature", temperature, "write above 0, or null")
+    for name, optional in (
+        ("algo.confidence_temperature", algo.confidence_temperature),
+        ("algo.max_gradient_norm", algo.max_gradient_norm),
+    ):
+        if optional is not None:
+            _require(0 < optional < math.inf, name, optional, "write a number above 0, or null")
     for name, bound in (("algo.value_min", algo.value_min), ("algo.value_max", algo.value_max)):
         _require(math.isfinite(bound), name, bound, "write a number")
     for name, chosen, choices in (
@@ -328,6 +382,20 @@ def _check_combinations(config: Config) -> None:
         f"the first update comes at interaction {algo.first_update}: write {algo.first_update} or more, "
         "or lower algo.first_update",
     )
+    _require(
+        algo.random_steps <= config.total_steps,
+        "algo.random_steps",
+        algo.random_steps,
+        f"the run has {config.total_steps} interactions: write that or less",
+    )
+    if algo.importance_steps is not None:
+        _require(
+            algo.importance_steps >= algo.first_update,
+            "algo.importance_steps",
+            algo.importance_steps,
+            f"the first update comes at interaction {algo.first_update}: write {algo.first_update} or more, "
+            "or null for the length of the run",
+        )
     _require(
         not (algo.prioritized and algo.priorities == "per_member" and algo.minibatch == "shared"),
         "algo.priorities",
@@ -367,16 +435,6 @@ def _check_combinations(config: Config) -> None:
         algo.exploration,
         "without noisy weights a greedy agent never explores: write algo.exploration=epsilon_greedy",
     )
-    for name, chosen, uses_std in (
-        ("algo.exploration", algo.exploration, algo.exploration == "ucb"),
-        ("algo.confidence_temperature", algo.confidence_temperature, algo.confidence_temperature is not None),
-    ):
-        _require(
-            not uses_std or algo.ensemble_std == "population" or algo.ensemble_size > 1,
-            name,
-            chosen,
-            "one member has no sample standard deviation: write algo.ensemble_std=population",
-        )
     for name, text in (("study", config.study), ("label", config.label or "label"), ("env.name", config.env.name)):
         parts = PurePosixPath(text).parts
         _require(

@@ -16,13 +16,16 @@ def linear(schedule: EpsilonConfig, step: int) -> float:
 
 def random_share(algo: AlgoConfig, step: int) -> float:
     """The probability of a random action at this interaction; noise or UCB may explore without any."""
+    if step < algo.random_steps:
+        return 1.0
     by_itself = algo.exploration in ("ucb", "greedy") and not algo.epsilon.with_noise
     return 0.0 if by_itself else linear(algo.epsilon, step)
 
 
 def upper_bound(q: np.ndarray, ucb_lambda: float, ensemble_std: str) -> np.ndarray:
-    """mean_k Q_k + lambda std_k Q_k (Chen et al. 2017), from values [K, A]."""
-    return q.mean(0) + ucb_lambda * q.std(0, ddof=0 if ensemble_std == "population" else 1)
+    """mean_k Q_k + lambda std_k Q_k (Chen et al. 2017), from values [K, A]; a single member has a std of 0."""
+    correction = int(ensemble_std == "sample" and len(q) > 1)
+    return q.mean(0) + ucb_lambda * q.std(0, ddof=correction)
 
 
 class Explorer:

@@ -101,7 +101,8 @@ class Learner:
         if self._algo.confidence_temperature:
             # How far members disagree on the next state's value, each by the action of its own choice.
             values = torch.take_along_dim(q, q_choice.argmax(-1, keepdim=True), -1).squeeze(-1)  # [E, R, B]
-            std = values.std(0, correction=0 if self._algo.ensemble_std == "population" else 1)
+            # A single member has a standard deviation of 0.
+            std = values.std(0, correction=int(self._algo.ensemble_std == "sample" and len(values) > 1))
             doubt = std * (batch.discounts > 0)  # after a terminal the target is certain
             confidence = torch.sigmoid(-doubt * self._algo.confidence_temperature) + 0.5
         actions = next_actions(self._rule, q_choice)
@@ -163,11 +164,13 @@ class Learner:
         return outputs.expand(members, members if rows == 1 else rows, size, *outputs.shape[3:])
 
     def _clip(self, gradients: Params) -> tuple[Params, Tensor]:
-        """Each member's gradient scaled, in place, to the maximum norm at most; the norms [K] before."""
+        """Each member's gradient scaled, in place, to the maximum norm at most, and the norms [K] before."""
         members = self._algo.ensemble_size
         by_member = {name: gradient.unflatten(0, (members, -1)) for name, gradient in gradients.items()}
         parts = [torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in by_member.values()]
         norms = torch.stack(parts).norm(dim=0)
+        if self._algo.max_gradient_norm is None:
+            return {name: gradient.contiguous() for name, gradient in gradients.items()}, norms
         scale = (self._algo.max_gradient_norm / (norms + 1e-6)).clamp(max=1.0)
         clipped = {
             name: gradient.mul_(scale.view(-1, *[1] * (gradient.dim() - 1))).flatten(0, 1).contiguous()

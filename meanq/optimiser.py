@@ -10,6 +10,8 @@ from torch.optim.adam import adam
 
 from meanq.networks import Params
 
+_BETAS = (0.9, 0.999)
+
 
 class Adam:
     """Moments of a dictionary of parameters."""
@@ -41,11 +43,26 @@ class Adam:
             lr=self._learning_rate,
             eps=self._epsilon,
             amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
+            beta1=_BETAS[0],
+            beta2=_BETAS[1],
             weight_decay=0.0,
             maximize=False,
         )
+
+    @torch.no_grad()
+    def step_shares(self) -> dict[str, float]:
+        """By layer, the share sqrt(v) / (sqrt(v) + epsilon) of Adam's step that its median weight takes.
+
+        Without epsilon a weight moves by about the learning rate, however small its gradients are. A share near 0 tells
+        of a layer whose gradients are small beside epsilon: it is starved. Empty before the first step.
+        """
+        shares = {}
+        for name, step, square in zip(self._names, self._steps, self._squares, strict=True):
+            layer, _, kind = name.rpartition(".")
+            if kind == "weight" and step > 0:
+                root = (square.flatten().median() / (1 - _BETAS[1] ** step)).sqrt()
+                shares[layer] = float(root / (root + self._epsilon))
+        return shares
 
     def state_dict(self) -> dict[str, Any]:
         """Moments by the parameters' names."""

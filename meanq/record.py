@@ -32,7 +32,7 @@ import time
 import traceback
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -41,15 +41,20 @@ from typing import Any, ClassVar
 import numpy as np
 import yaml
 
-from meanq.config import Config, ConfigError
+from meanq.config import Config, ConfigError, EnvConfig, HyperparametersConfig, field_value, flatten
 from meanq.evaluation import Episode
 
 CONFIG, STATUS, META = "config.yaml", "status.json", "meta.json"
 EVALUATIONS, TRAINING, TIMINGS = "evaluations.csv", "training.csv", "timings.csv"
 PROBES, WEIGHTS, LOCK = "probes.npz", "weights.safetensors", "lock"
 
-# Where a run is stored and mirrored, how often it is saved and what it keeps for speed, is not part of what it is.
-NOT_IDENTITY = ("root", "logger", "checkpoint", "replay_on_device", "cache_targets")
+# Fields that are not part of a run's identity: where it is stored and mirrored, how often it is saved, what is kept for
+# speed; and the environment's blocks of hyper-parameters: the values in use are those of `algo`.
+NOT_IDENTITY = (
+    *("root", "logger", "checkpoint", "replay_on_device", "cache_targets"),
+    *("algo.family", *(f"env.{f.name}" for f in fields(EnvConfig) if f.type is HyperparametersConfig)),
+)
+_NOT_IDENTITY_PREFIXES = tuple(f"{name}." for name in NOT_IDENTITY)
 _HEARTBEAT_SECONDS = 10.0
 _TEMPORARY = re.compile(r"\.[a-z.]+\.\w{8}")  # what a crash leaves of write_atomically
 
@@ -100,11 +105,12 @@ def differences(directory: Path, config: Config) -> list[str]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{directory / CONFIG} cannot be read ({reason}); {_REMEDY}") from None
-    theirs, ours = _flatten(stored), _flatten(asdict(config))
+    theirs, ours = flatten(stored), flatten(asdict(config))
+    pairs = {name: (field_value(theirs, name), field_value(ours, name)) for name in sorted(theirs.keys() | ours.keys())}
     return [
-        f"{name}: {theirs.get(name, 'absent')} -> {ours.get(name, 'absent')}"
-        for name in sorted(theirs.keys() | ours.keys())
-        if theirs.get(name, "absent") != ours.get(name, "absent") and name.split(".")[0] not in NOT_IDENTITY
+        f"{name}: {their} -> {our}"
+        for name, (their, our) in pairs.items()
+        if their != our and not f"{name}.".startswith(_NOT_IDENTITY_PREFIXES)
     ]
 
 
@@ -470,12 +476,3 @@ def _csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 def _json_bytes(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=2) + "\n").encode()
-
-
-def _flatten(node: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(node, Mapping):
-        flat: dict[str, Any] = {} if node else {prefix: node}
-        for key, value in node.items():
-            flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
-        return flat
-    return {prefix: node}

@@ -387,7 +387,7 @@ class Run:
     def _learn(self) -> None:
         """One gradient step of every member."""
         algo = self.config.algo
-        progress = self.step / self.config.total_steps
+        progress = min(1.0, self.step / (algo.importance_steps or self.config.total_steps))
         importance = algo.importance_start + (algo.importance_end - algo.importance_start) * progress
         rows = algo.ensemble_size if algo.minibatch == "independent" else 1
         with self._clock.time("sample"):
@@ -429,6 +429,7 @@ class Run:
                     "game_return": float(np.mean(self._window_returns)) if self._window_returns else None,
                     **means,
                     "epsilon": random_share(self.config.algo, self.step),
+                    **self.agent.diagnostics(self._probes.states),
                 }
             )
             for values in self._window.values():

@@ -30,6 +30,9 @@ class ValueForm(Protocol):
     def losses(self, taken: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of each sample, and the error that its priority is made of, both [K, B]."""
 
+    def spread(self, outputs: Tensor) -> Tensor | None:
+        """The standard deviation of each value's distribution [..., A]; None where a value is a number."""
+
 
 def make_value_form(algo: AlgoConfig, device: torch.device) -> ValueForm:
     """The form that `algo.value` names."""
@@ -62,6 +65,9 @@ class ScalarValue:
         same_shape(taken=taken, targets=targets)
         errors = targets - taken
         return errors.square(), errors.detach().abs()
+
+    def spread(self, outputs: Tensor) -> None:
+        """A number has none."""
 
 
 class CategoricalValue:
@@ -107,6 +113,11 @@ class CategoricalValue:
         same_shape(taken=taken, targets=targets)
         cross_entropy = -(targets * taken).sum(-1)
         return cross_entropy, cross_entropy.detach()
+
+    def spread(self, outputs: Tensor) -> Tensor:
+        """sqrt(sum_i p_i (z_i - mean)^2)."""
+        distances = self.support - self.expectation(outputs).unsqueeze(-1)
+        return (outputs.exp() * distances.square()).sum(-1).sqrt()
 
 
 def same_shape(**tensors: Tensor) -> None:

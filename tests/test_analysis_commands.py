@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from analysis.commands import commands
-from analysis.runs import flatten, read_runs
+from analysis.runs import read_runs
+from meanq.config import flatten
 from meanq.record import NOT_IDENTITY
 from meanq.sweep import expand_seed_ranges, plan, register_schema
 from tests.synthetic_runs import write_run

@@ -13,6 +13,7 @@ import yaml
 
 from analysis import results
 from analysis.results import redraw
+from meanq.study import load_study
 from tests.helpers import compose
 from tests.synthetic_runs import gaussian_q, write_run
 
@@ -315,7 +316,8 @@ def write_atari(root: Path, cells: Sequence[tuple[str, str]], seeds: int = 2, co
     for env, label in cells:
         algo, _, override = label.partition("__")
         words = [f"algo.{override}"] if override else []
-        config = compose(f"algo={algo}", f"env={env}", *words, "total_steps=100000", "study=main_100k", "threads=1")
+        common = load_study("main_100k").scale("few_games").common
+        config = compose(f"algo={algo}", f"env={env}", *common, *words, "study=main_100k")
         for seed in range(seeds):
             returns = {step: 10 * len(label) + len(env) + seed + step / 1000 for step in STEPS}
             directory = write_run(root, env, label, seed, returns, values=len(label), seconds=360)
