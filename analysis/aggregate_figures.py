@@ -38,7 +38,7 @@ def draw_aggregates(table: pd.DataFrame, looks: Mapping[str, Style]) -> tuple[Fi
     """A panel per aggregate, a line per label."""
     labels = [label for label in looks if label in set(table["label"])]
     names = [looks[label].name for label in labels]
-    sheet = Sheet(1, len(AGGREGATES), height=ROW * len(labels) + 0.1, left=_room_for(names))
+    sheet = Sheet(1, len(AGGREGATES), height=ROW * len(labels) + 0.1, left=room_for(names))
     for i, (metric, name) in enumerate(AGGREGATES.items()):
         axis = sheet.panel(0, i)
         rows = table[table["metric"] == metric].set_index("label").loc[labels]
@@ -77,7 +77,7 @@ def draw_profiles(table: pd.DataFrame, looks: Mapping[str, Style]) -> tuple[Figu
 def draw_improvements(table: pd.DataFrame, looks: Mapping[str, Style]) -> tuple[Figure, str]:
     """A line per pair."""
     names = [f"{looks[a].name} > {looks[b].name}" for a, b in zip(table["label"], table["other"], strict=True)]
-    sheet = Sheet(1, 1, height=ROW * len(table) + 0.1, left=_room_for(names), panel_width=2.0)
+    sheet = Sheet(1, 1, height=ROW * len(table) + 0.1, left=room_for(names), panel_width=2.0)
     axis = sheet.panel(0, 0)
     axis.axvline(0.5, color="#999999", linewidth=0.8, zorder=1)
     _draw_intervals(axis, table, [looks[label] for label in table["label"]], names)
@@ -95,11 +95,17 @@ def _draw_intervals(axis: Axes, rows: pd.DataFrame, styles: Sequence[Style], nam
         if np.isfinite(low) and np.isfinite(high):
             axis.plot([low, high], [i, i], color=style.colour, linewidth=2.5, alpha=0.35, solid_capstyle="butt")
         axis.plot([value], [i], **{**look(style), "markersize": 7 if style.marker == "*" else 4.5})
-    axis.set_ylim(len(styles) - 0.4, -0.6)
+    name_lines(axis, len(styles), names)
+
+
+def name_lines(axis: Axes, count: int, names: Sequence[str]) -> None:
+    """Show so many lines, the first one at the top, named at the left unless there are no names."""
+    axis.set_ylim(count - 0.4, -0.6)
     ticks(axis, x=3)
-    axis.set_yticks(range(len(styles)), labels=list(names) if names else [""] * len(styles))
+    axis.set_yticks(range(count), labels=list(names) if names else [""] * count)
     axis.tick_params(axis="y", length=0)
 
 
-def _room_for(names: Sequence[str]) -> float:
+def room_for(names: Sequence[str]) -> float:
+    """The left margin, in inches, of panels whose lines have these names."""
     return max(LEFT, max(text_width(name, FONT) for name in names) + 0.12)

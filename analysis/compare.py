@@ -2,26 +2,32 @@
 
     python -m analysis.compare --at 100k runs/main_100k
     python -m analysis.compare --at 100k --after 50000 runs/main_100k     # ours after half of the interactions
+    python -m analysis.compare --at 100k runs/main_100k --picture scores.png
     python -m analysis.compare --paper-only
 
 Scores are the mean over seeds of the evaluation at exactly that step, normalised by the table's own random and human
 scores. A comparison covers the games that both sides have; a win is a strictly higher score. With `--after` ours are
 those of another step, and every column and sentence says so.
+
+After 100,000 interactions there is a second table: our mean and standard deviation over seeds beside the paper's MeanQ
+and Dopamine's data-efficient Rainbow, and the percentage of 100 runs of DrQ(eps) and of SPR below our mean. `--picture`
+draws it.
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
+from analysis import reference_scores
 from analysis.metrics import say, write_out
+from analysis.reference_scores import DATA
 from analysis.runs import AnalysisError, RunSet, read_runs
 
 HORIZONS = {"100k": 100_000, "500k": 500_000}
-DATA = Path(__file__).parent / "data"
 NORMALISERS = ("random", "human")
 
 
@@ -33,6 +39,7 @@ class PaperTable:
     scores: pd.DataFrame  # a column per method
     random: pd.Series
     human: pd.Series
+    stds: pd.DataFrame  # over runs; a column per method of which the paper prints them
 
     @property
     def methods(self) -> list[str]:
@@ -67,7 +74,8 @@ def paper_table(at: str) -> PaperTable:
     """`at`: 100k or 500k."""
     table = pd.read_csv(DATA / f"scores_{at}.csv", index_col="env")
     methods = [name for name in table.columns if not name.endswith("_std") and name not in NORMALISERS]
-    return PaperTable(at, table[methods], table["random"], table["human"])
+    stds = table.filter(regex="_std$").rename(columns=lambda name: name.removesuffix("_std"))
+    return PaperTable(at, table[methods], table["random"], table["human"], stds)
 
 
 def versus(table: PaperTable, ours: pd.Series, theirs: pd.Series) -> Versus:
@@ -96,16 +104,15 @@ def paper_headlines() -> str:
     return "\n".join(lines)
 
 
-def our_scores(
+def run_scores(
     found: RunSet, table: PaperTable, notes: list[str], after: int | None = None
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(mean over seeds, number of seeds) by game and label, of the runs that were evaluated at exactly this step.
+) -> dict[tuple[str, str], list[float]]:
+    """By game and label: the scores of the runs that were evaluated at exactly this step, in the order of seeds.
 
     `after`: the step, where it is not that of the table.
     """
     step = HORIZONS[table.at] if after is None else after
-    scores: dict[str, dict[str, float]] = {}
-    counts: dict[str, dict[str, int]] = {}
+    scores = {}
     unknown = sorted(set(found.envs) - set(table.scores.index))
     if unknown:
         notes.append(f"left out, because the paper's table does not have them: {', '.join(unknown)}")
@@ -123,9 +130,31 @@ def our_scores(
                 f"{env}, {label}: runs of {longer[0]} steps, looked at after {step}; schedules follow the length"
             )
         if present:
-            scores.setdefault(label, {})[env] = sum(present) / len(present)
-            counts.setdefault(label, {})[env] = len(present)
-    return pd.DataFrame(scores).sort_index(), pd.DataFrame(counts).sort_index()
+            scores[env, label] = present
+    return scores
+
+
+def our_scores(
+    found: RunSet, table: PaperTable, notes: list[str], after: int | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(mean over seeds, number of seeds) of `run_scores`, by game and label."""
+    return over_seeds(run_scores(found, table, notes, after))
+
+
+def over_seeds(scores: Mapping[tuple[str, str], Sequence[float]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(mean over seeds, number of seeds); index: game; a column per label."""
+    means: dict[str, dict[str, float]] = {}
+    counts: dict[str, dict[str, int]] = {}
+    for (env, label), values in scores.items():
+        means.setdefault(label, {})[env] = sum(values) / len(values)
+        counts.setdefault(label, {})[env] = len(values)
+    return pd.DataFrame(means).sort_index(), pd.DataFrame(counts).sort_index()
+
+
+def among_others(table: PaperTable, scores: Mapping[tuple[str, str], Sequence[float]]) -> pd.DataFrame:
+    """Our `run_scores` after 100,000 interactions beside those of others; see analysis.reference_scores.standing."""
+    meanq = pd.DataFrame({"mean": table.scores["meanq"], "std": table.stds["meanq"]})
+    return reference_scores.standing(scores, meanq)
 
 
 def by_game(table: PaperTable, ours: pd.DataFrame, after: int | None = None) -> pd.DataFrame:
@@ -193,19 +222,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--after", type=int, help="the step of our scores, where it is another; said in the table")
     parser.add_argument("--paper-only", action="store_true", help="the paper's headlines, from its own tables")
     parser.add_argument("--out", type=Path, help="a CSV file for the scores by game")
+    parser.add_argument("--picture", type=Path, help="an image file for our scores among the runs of others; 100k only")
     options = parser.parse_args(arguments)
     if options.paper_only:
-        if options.runs:
-            parser.error("--paper-only takes no runs")
+        if options.runs or options.picture:
+            parser.error("--paper-only takes no runs and draws no --picture: leave them out")
         print(paper_headlines())
         return
     if not options.runs or not options.at:
         parser.error("write --at 100k or --at 500k and directories with runs, or --paper-only")
     table = paper_table(options.at)
+    after_100k = {HORIZONS[options.at], options.after or HORIZONS[options.at]} == {reference_scores.INTERACTIONS}
+    if options.picture and not after_100k:
+        chosen = f"--at {options.at}" + (f" --after {options.after}" if options.after else "")
+        parser.error(
+            f"--picture with {chosen}: the runs of others are after 100,000 interactions; write --at 100k alone"
+        )
     try:
         found = read_runs(options.runs)
         notes: list[str] = []
-        ours, counts = our_scores(found, table, notes, options.after)
+        of_runs = run_scores(found, table, notes, options.after)
+        ours, counts = over_seeds(of_runs)
         say([*found.messages(), *notes])
         if ours.empty:
             step = options.after or HORIZONS[options.at]
@@ -219,8 +256,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(as_text(scores, counts).to_string())
     print(f"\nHuman-normalised, over the {len(scores)} games above; wins and ratio of means against others")
     print(summary(table, scores).to_string(float_format=lambda value: f"{value:.3f}", na_rep=""))
+    if after_100k:
+        others = among_others(table, of_runs)
+        print("\nMean ± std over runs; (n): ours; above: the share of 100 runs below our mean, ties counting half")
+        print(reference_scores.as_text(others).to_string(index=False))
     if options.out is not None:
         write_out(options.out, scores.to_csv(float_format="%.6g", lineterminator="\n"))
+    if options.picture is not None:
+        from analysis.reference_figure import write_standing
+
+        print(f"\n{options.picture}: {write_standing(others, of_runs, options.picture)}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ is what makes drawing slow. `matplotlib` is imported where a figure is drawn.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -293,3 +294,13 @@ def save(figure: Figure, stem: Path, title: str, caption: str, png: bool = True)
     figure.savefig(stem.with_suffix(".svg"), metadata={**about, "Date": None})
     if png:
         figure.savefig(stem.with_suffix(".png"), dpi=150, metadata=about)
+
+
+def write_picture(figure: Figure, path: Path, dpi: int = 150) -> None:
+    """What --picture names, in the format of its ending; a line, and the end, where it cannot be written."""
+    about = {".png": {"Software": None}, ".svg": {"Date": None}}.get(path.suffix.lower())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=dpi, metadata=about)
+    except (OSError, ValueError) as error:  # the latter: of a format that there is not
+        sys.exit(f"analysis: --picture {path}: cannot be written ({error})")

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.metrics import write_out
+from analysis.panels import write_picture
 
 if TYPE_CHECKING:
     from meanq.config import Config
@@ -103,11 +104,7 @@ def draw(views: Sequence[View], path: Path) -> None:
         right = (seen_width, 0), width - seen_width, seen_height
         for corner, across, down in (below, right):
             ax.add_patch(Rectangle(corner, across, down, color=_TINT, alpha=0.45, linewidth=0))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=120, metadata={"Software": None} if path.suffix.lower() == ".png" else None)
-    except (OSError, ValueError) as error:  # the latter: of a format that there is not
-        sys.exit(f"analysis: --picture {path}: cannot be written ({error})")
+    write_picture(figure, path, dpi=120)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
