@@ -27,23 +27,29 @@ from analysis.runs import AnalysisError, Run, read_runs
 
 if TYPE_CHECKING:
     from analysis.play import Player
-    from meanq.evaluation import Values
+    from meanq.agent import Values
 
 
 def evaluate(run: Run, episodes: int | None, epsilon: float | None, trust: bool, notes: list[str]) -> pd.DataFrame:
     """A row per protocol."""
     from analysis.play import load_player
-    from meanq.evaluation import Evaluator
+    from meanq.evaluation import Evaluator, evaluated_values
 
     player = load_player(run, trust=trust)
     notes += [f"{run.directory}: {note}" for note in player.notes]
     config = player.config
     count = config.evaluation.episodes if episodes is None else episodes
-    play = Evaluator(dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, episodes=count)))
+    config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, episodes=count))
+    play_as_run = Evaluator(config)
+    greedily = dataclasses.replace(config.algo.epsilon, evaluation=0.0)
+    play = Evaluator(dataclasses.replace(config, algo=dataclasses.replace(config.algo, epsilon=greedily)))
     rows = []
     for name, values in _protocols(player, epsilon):
         counted = _Counted(values, player.agent.values)
-        played = play(values if name == "greedy" else counted, player.step)
+        if name == "greedy":
+            played = play_as_run(evaluated_values(player.agent, config, player.step), player.step)
+        else:
+            played = play(counted, player.step)
         returns = np.array([episode.episode_return for episode in played])
         if name == "greedy":
             notes += _unlike_recorded(run, player.step, returns)

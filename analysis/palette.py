@@ -73,11 +73,15 @@ _ALGORITHMS: dict[str, tuple[str, Style]] = {
     "meanq_no_target": ("wine", Style("#882255", DASHED, "o", "MeanQ, no target")),
     "rainbow": ("pink", Style("#CC79A7", SOLID, "s", "Rainbow")),
     "rainbow_canonical": ("wine", Style("#AA4499", LONG, "D", "Rainbow (canonical)")),
+    "rainbow_data_efficient": ("indigo", Style("#6565FF", DASHED, "<", "Rainbow (data-efficient)")),
+    "rainbow_dopamine": ("olive", Style("#89B77A", LONG, "<", "Rainbow (Dopamine)")),
+    "drq_eps": ("indigo", Style("#9832FF", DASHED, "P", "DrQ(eps)")),
     "rainbow_large": ("sky", Style("#33BBEE", DASHED, "^", "Rainbow, larger model")),
     "rainbow_more_updates": ("green", Style("#117733", DASH_DOT, "D", "Rainbow, more updates")),
     "rainbow_large_more_updates": ("indigo", Style("#332288", LONG, "X", "Rainbow, larger, more updates")),
     "sunrise": ("orange", Style("#DDAA33", DASH_DOT_DOT, "P", "SUNRISE")),
     "meanq_rainbow_target": ("grey", Style("#6E6E6E", DASHED, "*", "MeanQ + Rainbow, target")),
+    "meanq_rainbow_text": ("grey", Style("#B8B8A0", DASH_DOT, "*", "MeanQ + Rainbow, the text's values")),
     "meanq_rainbow": ("black", Style("#000000", SOLID, "*", "MeanQ + Rainbow")),
 }
 ALGORITHMS = tuple(_ALGORITHMS)

@@ -28,7 +28,7 @@ from meanq.agent import Agent, DivergedError
 from meanq.checkpoint import CheckpointError, Checkpoints
 from meanq.config import Config, ConfigError, EnvConfig, check
 from meanq.envs import KINDS, Environment, FrameStack, Step, make_env
-from meanq.evaluation import Evaluator, learned_reward
+from meanq.evaluation import Evaluator, evaluated_values, learned_reward
 from meanq.machine import resolve_device, tune_process
 from meanq.record import NOT_IDENTITY, WEIGHTS
 from meanq.rng import stream
@@ -247,10 +247,12 @@ def play_evaluation(player: Player, keep: Collection[int], steps: int | None = N
         watched.append(_Watched(make_env(env, generator), Played(len(watched))))
         return watched[-1]
 
+    evaluated = evaluated_values(player.agent, config, player.step)
+
     def values(states: np.ndarray) -> np.ndarray:
         if all(env.played.over or len(env.played.actions) >= horizon for env in watched if env.played.index in keep):
             raise _EnoughError
-        q = player.agent.values(states)
+        q = evaluated(states)
         for i, env in enumerate([env for env in watched if not env.played.over]):
             if env.played.index in keep or not env.played.q:
                 env.thought(q[:, i], config.algo.discount)

@@ -1,7 +1,7 @@
 """What of a game's images a network never reads, because its strides leave out the last rows and columns.
 
-    python -m analysis.unseen algo=rainbow env=assault,breakout,pong --picture unseen.png
-    python -m analysis.unseen algo=rainbow env=breakout network=nature
+    python -m analysis.unseen network=data_efficient env=assault,breakout,pong --picture unseen.png
+    python -m analysis.unseen network=nature env=breakout
 
 Overrides are those of meanq.run. Games are played at random. A row says which part of the image is read, and which
 share of all changes of pixels from one observation to the next is in the rest, below it and to its right. A large
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     assert __doc__
     parser = argparse.ArgumentParser(prog="python -m analysis.unseen", description=__doc__.splitlines()[0])
-    parser.add_argument("overrides", nargs="+", help="as for meanq.run, e.g. algo=rainbow env=breakout,pong")
+    parser.add_argument("overrides", nargs="+", help="as for meanq.run, e.g. network=data_efficient env=breakout,pong")
     parser.add_argument("--steps", type=int, default=1000, help="interactions at random in each game (default: 1000)")
     parser.add_argument("--picture", type=Path, help="an image file for one observation of each game")
     parser.add_argument("--out", type=Path, help="a CSV file for the table")

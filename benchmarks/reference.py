@@ -168,7 +168,8 @@ class ReferenceAgent:
             errors = (target - taken).detach().abs()
         optimiser.zero_grad()
         (batch.weights * losses).mean().backward()
-        nn.utils.clip_grad_norm_(member.parameters(), self._algo.max_gradient_norm)
+        if self._algo.max_gradient_norm is not None:
+            nn.utils.clip_grad_norm_(member.parameters(), self._algo.max_gradient_norm)
         optimiser.step()
         return errors.numpy()
 

@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 
 from benchmarks.measure import engine_side, interleave, resident_bytes
-from benchmarks.sections import Findings, Scale, variants
+from benchmarks.sections import DATA_EFFICIENT, Findings, Scale, variants
 from meanq.config import Config
 from meanq.envs import FrameStack, make_env
 from meanq.evaluation import Evaluator
@@ -39,7 +39,7 @@ def large_replay(scale: Scale) -> Findings:
     size = scale.large_replay
     capacity = (f"algo.replay_capacity={size}", f"total_steps={size}")
     compiled = list(variants(scale).values())[-1]
-    config = scale.compose("algo=meanq_rainbow", "env=asterix", *capacity, compiled=compiled)
+    config = scale.compose("algo=meanq_rainbow", "env=asterix", *DATA_EFFICIENT, *capacity, compiled=compiled)
     side = engine_side(config, size)
     times = interleave({"engine": side}, scale.seconds / 2, scale.warm_up)
     resident = resident_bytes() / 1e9
@@ -86,7 +86,8 @@ def evaluation(scale: Scale) -> Findings:
     """20 episodes at once against one by one, and what evaluations take of a run of 100,000 interactions."""
     findings = Findings()
     compiled = list(variants(scale).values())[-1]
-    overrides = ("algo=meanq_rainbow", "env=asterix", f"env.options.max_frames={scale.evaluation_frames}")
+    frames = f"env.options.max_frames={scale.evaluation_frames}"
+    overrides = ("algo=meanq_rainbow", "env=asterix", *DATA_EFFICIENT, frames)
     config = scale.compose(*overrides, compiled=compiled)
     run = Run(config)
     evaluator = Evaluator(config)

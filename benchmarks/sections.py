@@ -32,7 +32,8 @@ from meanq.rng import stream
 from meanq.train import Run
 
 # Nature's convolutions in the main agent, as its authors released it: the hidden layers stay those of the main agent.
-NATURE = ("network=nature", "network.hidden=256")
+NATURE = ("network=nature_256",)
+DATA_EFFICIENT = ("network=data_efficient",)
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,8 @@ def meanq_rainbow_nature(scale: Scale) -> Findings:
 
 def meanq_rainbow_data_efficient(scale: Scale) -> Findings:
     """The main agent as the paper has it."""
-    return against_reference("meanq_rainbow/data_efficient", scale, "algo=meanq_rainbow", "env=asterix")
+    overrides = ("algo=meanq_rainbow", "env=asterix", *DATA_EFFICIENT)
+    return against_reference("meanq_rainbow/data_efficient", scale, *overrides)
 
 
 def over_a_run(key: str, scale: Scale, *overrides: str, threads: int | None = None) -> Findings:
@@ -222,7 +224,7 @@ def single_networks(scale: Scale) -> Findings:
     for key, overrides in (
         ("dqn/nature", ("algo=dqn",)),
         ("plain_dqn/nature", plain_dqn),
-        ("rainbow/data_efficient", ("algo=rainbow",)),
+        ("rainbow/data_efficient", ("algo=rainbow", *DATA_EFFICIENT)),
     ):
         findings.merge(against_reference(key, scale, *overrides, "env=asterix"))
     return findings
@@ -244,7 +246,7 @@ def growth_with_members(scale: Scale) -> Findings:
     rows = []
     for network, overrides, threads in (
         ("nature", ("env=asterix", *NATURE), None),
-        ("data_efficient", ("env=asterix",), None),
+        ("data_efficient", ("env=asterix", *DATA_EFFICIENT), None),
         ("minatar", ("env=minatar/asterix",), 1),
     ):
         sides = {}

@@ -1,20 +1,24 @@
 """Acting and learning for a whole ensemble at once."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from meanq.augmentation import random_shift
+from meanq.augmentation import random_intensity, random_shift
 from meanq.config import AlgoConfig
-from meanq.learner import Learned, Learner, compiled, compiled_values
+from meanq.learner import Learned, Learner, Noise, compiled, compiled_values
 from meanq.networks import Params, QNetwork
 from meanq.next_values import NextValues
 from meanq.optimiser import Adam
 from meanq.replay import Batch
 from meanq.values import make_value_form
+
+Values = Callable[[np.ndarray], np.ndarray]  # states [N, *state] -> Q [K, N, A]
 
 
 class DivergedError(FloatingPointError):
@@ -45,7 +49,10 @@ class Agent:
             evaluate = compiled_values(self._learner.next_values, device) if compile else self._learner.next_values
             self._next_values = NextValues(evaluate, device, keep=cache_targets)
         self._device = device
-        self._generator = generator  # of noisy weights and shifted images; lives on the device
+        self._generator = generator  # of noisy weights and augmented images; lives on the device
+        # Where acting and learning share their noise: the draw of this interaction, and of the one before.
+        self._noise: Tensor | None = None
+        self._last_noise: Tensor | None = None
         self.online: Params = {name: p.detach().clone().to(device) for name, p in params.items()}
         self.target: Params | None = None  # [S * K, ...], the newest snapshot first
         if algo.target_network is not None:
@@ -55,10 +62,34 @@ class Agent:
 
     @torch.inference_mode()
     def values(self, states: np.ndarray, *, explore: bool = False) -> np.ndarray:
-        """Q [K, N, A] of states [N, *state] with the online weights; with fresh noise in them only to explore."""
-        noise = self._network.draw_noise(self.online, self._generator) if explore else None
-        outputs = self._network(self._network.perturb(self.online, noise), torch.from_numpy(states).to(self._device))
+        """Q [K, N, A] of states [N, *state] with the online weights; with noise in them only to explore."""
+        if not explore:
+            return self._values(self.online, states)
+        noise = self._noise if self._noise is not None else self._network.draw_noise(self.online, self._generator)
+        return self._values(self._network.perturb(self.online, noise), states)
+
+    @torch.inference_mode()
+    def noisy_values(self, generator: torch.Generator) -> Values:
+        """The same as `values`, but for all calls with one draw of noise, from this generator."""
+        noise = self._network.draw_noise(self.online, generator)
+        return partial(self._values, self._network.perturb(self.online, noise))
+
+    @torch.inference_mode()
+    def _values(self, params: Params, states: np.ndarray) -> np.ndarray:
+        outputs = self._network(params, torch.from_numpy(states).to(self._device))
         return self._value.expectation(outputs).cpu().numpy()
+
+    def make_generator(self, seed: int) -> torch.Generator:
+        """A generator on the device of the weights."""
+        return torch.Generator(self._device).manual_seed(seed)
+
+    def start_interaction(self) -> None:
+        """With `shared_noise`: draw the noise of this interaction, which acting and learning use."""
+        if not self._algo.shared_noise:
+            return
+        if self._noise is None:
+            self._noise = self._network.draw_noise(self.online, self._generator)
+        self._last_noise, self._noise = self._noise, self._network.draw_noise(self.online, self._generator)
 
     @torch.inference_mode()
     def diagnostics(self, states: np.ndarray) -> dict[str, float]:
@@ -77,19 +108,36 @@ class Agent:
         The number of transitions that the batch was drawn from decides whether keeping next states' values pays; None:
         they are not kept.
         """
-        if self._algo.random_shift:
-            pixels, generator = self._algo.random_shift, self._generator
-            batch = replace(
-                batch,
-                states=random_shift(batch.states, pixels, generator),
-                next_states=random_shift(batch.next_states, pixels, generator),
-            )
+        batch = self._augmented(batch)
         batch = replace(batch, next_values=self._values_of_next(batch, drawn_from))
-        noise = self._learner.draw_noise(self.online, self.target, self._generator)
+        noise = self._learning_noise()
         self.gradients = {}  # as large as the weights: the last ones go before the next are made
         self.gradients, learned = self._step(self.online, self.target, batch, noise)
         self._optimiser.step(self.gradients)
         return learned
+
+    def _augmented(self, batch: Batch) -> Batch:
+        algo, states, next_states = self._algo, batch.states, batch.next_states
+        if algo.random_shift:
+            states = random_shift(states, algo.random_shift, self._generator)
+            next_states = random_shift(next_states, algo.random_shift, self._generator)
+        if algo.random_intensity:
+            states = random_intensity(states, algo.random_intensity, self._generator)
+            next_states = random_intensity(next_states, algo.random_intensity, self._generator)
+        return replace(batch, states=states, next_states=next_states)
+
+    def _learning_noise(self) -> Noise:
+        """Fresh noise; or, where acting and learning share it, that of the interaction.
+
+        Then next states are evaluated under the noise of the interaction before, as by a target network that is a copy
+        of the whole online network, noise included, after every update. A lagging network draws its own.
+        """
+        if self._noise is None:
+            return self._learner.draw_noise(self.online, self.target, self._generator)
+        evaluating = self._last_noise
+        if self.target is not None:
+            evaluating = self._network.draw_noise(self.target, self._generator)
+        return Noise(evaluating=evaluating, choosing=self._noise if self._algo.double else None, learning=self._noise)
 
     def _values_of_next(self, batch: Batch, drawn_from: int | None) -> Tensor | None:
         """V-bar(s') [R, B] from those that are kept; None: the step computes what it needs."""
@@ -110,8 +158,7 @@ class Agent:
     @torch.no_grad()
     def targets(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """What members should learn [K, B(, Z)], and how far to trust it [K, B] (SUNRISE; None: wholly)."""
-        noise = self._learner.draw_noise(self.online, self.target, self._generator)
-        return self._learner.targets(self.online, self.target, batch, noise)
+        return self._learner.targets(self.online, self.target, batch, self._learning_noise())
 
     @torch.no_grad()
     def update_target(self) -> None:
@@ -136,6 +183,7 @@ class Agent:
             "target": None if self.target is None else {name: p.clone() for name, p in self.target.items()},
             "optimiser": self._optimiser.state_dict(),
             "generator": self._generator.get_state(),
+            **({} if self._noise is None else {"noise": self._noise.clone(), "last_noise": self._last_noise}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -147,6 +195,8 @@ class Agent:
         # The settings of the optimiser come from the configuration; a checkpoint has its moments alone.
         self._optimiser.load_state_dict(state["optimiser"])
         self._generator.set_state(state["generator"])
+        if "noise" in state:
+            self._noise, self._last_noise = (state[name].to(self._device) for name in ("noise", "last_noise"))
         self._forget()
 
     def _forget(self) -> None:

@@ -1,4 +1,4 @@
-"""Data augmentation: random shifts of images (DrQ, Kostrikov et al. 2021)."""
+"""Data augmentation of images: random shifts and random intensity (DrQ, Kostrikov et al. 2021)."""
 
 import torch
 from torch import Tensor
@@ -18,3 +18,10 @@ def random_shift(states: Tensor, pixels: int, generator: torch.Generator) -> Ten
     # Channels last while indexing, so that whole pixels move.
     moved = flat.permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None, :]]
     return moved.permute(0, 3, 1, 2).reshape(states.shape)
+
+
+def random_intensity(states: Tensor, scale: float, generator: torch.Generator) -> Tensor:
+    """Images [..., C, H, W], each times 1 + scale * e, with e a standard normal draw that is cut off at -2 and 2."""
+    leading = states.shape[:-3]
+    draws = torch.randn(leading, generator=generator, device=states.device).clamp(-2, 2)
+    return states * (1 + scale * draws)[..., None, None, None]

@@ -39,6 +39,9 @@ class NetworkConfig:
     convolutions: list[ConvolutionConfig] = field(default_factory=list)
     dense: list[int] = field(default_factory=list)
     hidden: int = MISSING
+    shared_hidden: bool = False
+    padding: str = "valid"
+    initial_weights: str = "uniform"
 
 
 @dataclass
@@ -57,6 +60,7 @@ class HyperparametersConfig:
     importance_steps: int | None = None
     ensemble_std: str = "population"
     target_period: int = MISSING
+    epsilon_begin: int = 0
     epsilon_steps: int = MISSING
     epsilon_with_noise: bool = MISSING
     value_min: float = MISSING
@@ -71,6 +75,7 @@ class EnvConfig:
     kind: str = MISSING
     id: str = MISSING
     stack: int = MISSING
+    stack_over_lives: bool = False
     clip_rewards: bool = MISSING
     options: dict[str, Any] = field(default_factory=dict)
     random_score: float | None = None
@@ -83,16 +88,22 @@ class EnvConfig:
     main: HyperparametersConfig = field(default_factory=HyperparametersConfig)
     sunrise: HyperparametersConfig = field(default_factory=HyperparametersConfig)
     canonical: HyperparametersConfig = field(default_factory=HyperparametersConfig)
+    dopamine: HyperparametersConfig = field(default_factory=HyperparametersConfig)
 
 
 @dataclass
 class EpsilonConfig:
-    """Linear from start to end over `steps` interactions; `with_noise`: also where noise or UCB explore."""
+    """Linear from start to end over `steps` interactions, which begin at `begin`.
+
+    `with_noise`: also where noise or UCB explore. `evaluation`: the probability of a random action in evaluation.
+    """
 
     start: float = MISSING
     end: float = MISSING
+    begin: int = 0
     steps: int = MISSING
     with_noise: bool = False
+    evaluation: float = 0.0
 
 
 @dataclass
@@ -116,12 +127,15 @@ class AlgoConfig:
     importance_end: float = MISSING
     importance_steps: int | None = None
     value: str = MISSING
+    loss: str = "squared"
     atoms: int = MISSING
     value_min: float = MISSING
     value_max: float = MISSING
     dueling: bool = MISSING
     noisy: bool = MISSING
     noise: float = MISSING
+    bias_noise: str = "fan_in"
+    shared_noise: bool = False
     parallel_networks: int = MISSING
     exploration: str = MISSING
     ucb_lambda: float = MISSING
@@ -139,14 +153,16 @@ class AlgoConfig:
     adam_epsilon: float = MISSING
     max_gradient_norm: float | None = MISSING
     random_shift: int = MISSING
+    random_intensity: float = 0.0
 
 
 @dataclass
 class EvaluationConfig:
-    """Greedy episodes, all at once."""
+    """Greedy episodes, all at once; `noise`: with one draw of noise per evaluation left in noisy layers."""
 
     episodes: int = MISSING
     every: int = MISSING
+    noise: bool = False
 
 
 @dataclass
@@ -289,6 +305,10 @@ _LONGEST_FILE_NAME = 255  # of the usual file systems
 MINIBATCHES = ("independent", "shared")
 PRIORITIES = ("per_member", "shared")
 VALUES = ("scalar", "categorical")
+LOSSES = ("squared", "huber")
+PADDINGS = ("valid", "same")
+INITIAL_WEIGHTS = ("uniform", "xavier")
+BIAS_NOISES = ("fan_in", "fan_out")
 EXPLORATIONS = ("epsilon_greedy", "episode_member", "ucb", "greedy")
 ENSEMBLE_STDS = ("population", "sample")
 DEVICES = ("auto", "cpu", "cuda")
@@ -325,6 +345,7 @@ def check(config: Config) -> None:
         ("algo.parallel_networks", algo.parallel_networks, 1),
         ("algo.random_shift", algo.random_shift, 0),
         ("algo.random_steps", algo.random_steps, 0),
+        ("algo.epsilon.begin", algo.epsilon.begin, 0),
         ("threads", 1 if config.threads is None else config.threads, 1),
     ):
         _require(value >= least, name, value, f"write {least} or more")
@@ -332,6 +353,7 @@ def check(config: Config) -> None:
         ("algo.discount", algo.discount),
         ("algo.epsilon.start", algo.epsilon.start),
         ("algo.epsilon.end", algo.epsilon.end),
+        ("algo.epsilon.evaluation", algo.epsilon.evaluation),
         ("algo.importance_start", algo.importance_start),
         ("algo.importance_end", algo.importance_end),
         ("algo.priority_exponent", algo.priority_exponent),
@@ -346,6 +368,9 @@ def check(config: Config) -> None:
     ):
         _require(0 < positive < math.inf, name, positive, "write a number above 0")
     _require(0 <= algo.ucb_lambda < math.inf, "algo.ucb_lambda", algo.ucb_lambda, "write 0 or more")
+    # The standard normal draw is cut off at 2, so an image is never multiplied by less than 0.
+    intensity = algo.random_intensity
+    _require(0 <= intensity <= 0.5, "algo.random_intensity", intensity, "write a number from 0 (off) to 0.5")
     for name, optional in (
         ("algo.confidence_temperature", algo.confidence_temperature),
         ("algo.max_gradient_norm", algo.max_gradient_norm),
@@ -358,6 +383,10 @@ def check(config: Config) -> None:
         ("algo.minibatch", algo.minibatch, MINIBATCHES),
         ("algo.priorities", algo.priorities, PRIORITIES),
         ("algo.value", algo.value, VALUES),
+        ("algo.loss", algo.loss, LOSSES),
+        ("algo.bias_noise", algo.bias_noise, BIAS_NOISES),
+        ("network.padding", config.network.padding, PADDINGS),
+        ("network.initial_weights", config.network.initial_weights, INITIAL_WEIGHTS),
         ("algo.exploration", algo.exploration, EXPLORATIONS),
         ("algo.ensemble_std", algo.ensemble_std, ENSEMBLE_STDS),
         ("compile", config.compile, COMPILES),
@@ -428,6 +457,29 @@ def _check_combinations(config: Config) -> None:
         algo.double,
         "without a target network or noise the same weights choose and evaluate: write algo.double=false, "
         "or give algo.target_network a period",
+    )
+    _require(
+        algo.value == "scalar" or algo.loss == "squared",
+        "algo.loss",
+        algo.loss,
+        "distributions are learned by cross entropy: leave algo.loss out, or write algo.value=scalar",
+    )
+    for name, chosen, off in (
+        ("algo.bias_noise", algo.bias_noise, "fan_in"),
+        ("algo.shared_noise", algo.shared_noise, False),
+        ("evaluation.noise", config.evaluation.noise, False),
+    ):
+        _require(
+            algo.noisy or chosen == off,
+            name,
+            str(chosen).lower(),
+            f"no layer is noisy: write algo.noisy=true, or {name}={str(off).lower()}",
+        )
+    _require(
+        algo.epsilon.begin < config.total_steps,
+        "algo.epsilon.begin",
+        algo.epsilon.begin,
+        f"the run has {config.total_steps} interactions: write less than that",
     )
     _require(
         algo.noisy or algo.exploration != "greedy",

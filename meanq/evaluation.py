@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meanq.config import Config, EnvConfig
 from meanq.envs import Environment, FrameStack, make_env
-from meanq.rng import stream
+from meanq.rng import integer_seed, stream
 
-Values = Callable[[np.ndarray], np.ndarray]  # states [N, *state] -> Q [K, N, A]
+if TYPE_CHECKING:
+    from meanq.agent import Agent, Values
 
 
 @dataclass
@@ -24,6 +26,14 @@ class Episode:
     value: float = 0.0  # V(s_0) = max_a mean_k Q_k(s_0, a)
 
 
+def evaluated_values(agent: "Agent", config: Config, step: int) -> "Values":
+    """The values by which a run is evaluated at this step: noise off, or one draw of it left on."""
+    if not config.evaluation.noise:
+        return agent.values
+    seed = integer_seed(stream(config.seed, "evaluation", step, "noise"))
+    return agent.noisy_values(agent.make_generator(seed))
+
+
 class Evaluator:
     """Plays `evaluation.episodes` games at once. Each evaluation is a function of the run's seed and the step alone."""
 
@@ -34,7 +44,7 @@ class Evaluator:
         self._make = make
         self._envs: list[Environment] = []
 
-    def __call__(self, values: Values, step: int, meanwhile: Callable[[], None] = lambda: None) -> list[Episode]:
+    def __call__(self, values: "Values", step: int, meanwhile: Callable[[], None] = lambda: None) -> list[Episode]:
         """The episodes of the evaluation at this interaction; `meanwhile` is called all along."""
         config = self._config
         generators = [stream(config.seed, "evaluation", step, i) for i in range(config.evaluation.episodes)]
@@ -42,18 +52,33 @@ class Evaluator:
             self._envs = [self._make(config.env, stream(config.seed, "evaluation")) for _ in generators]
         for env, generator in zip(self._envs, generators, strict=True):
             env.seed(generator)
-        return play(values, self._envs, config.env.stack, config.algo.discount, config.env.clip_rewards, meanwhile)
+        return play(
+            values,
+            self._envs,
+            config.env.stack,
+            config.algo.discount,
+            config.env.clip_rewards,
+            meanwhile,
+            epsilon=config.algo.epsilon.evaluation,
+            actions=stream(config.seed, "evaluation", step, "actions"),
+        )
 
 
 def play(
-    values: Values,
+    values: "Values",
     envs: Sequence[Environment],
     stack: int,
     discount: float,
     clip: bool,
     meanwhile: Callable[[], None] = lambda: None,
+    *,
+    epsilon: float = 0.0,
+    actions: np.random.Generator | None = None,
 ) -> list[Episode]:
-    """One greedy episode in each environment; states of all running games are evaluated together."""
+    """One greedy episode in each environment; states of all running games are evaluated together.
+
+    With `epsilon`, a fraction of the actions is random, drawn from `actions`.
+    """
     stacks = [FrameStack(stack, env.frame_shape, env.frame_dtype) for env in envs]
     for env, frames in zip(envs, stacks, strict=True):
         frames.start(env.reset())
@@ -67,8 +92,13 @@ def play(
         if episodes[running[0]].length == 0:
             for i, value in zip(running, q.max(-1), strict=True):
                 episodes[i].value = float(value)
+        chosen = q.argmax(-1)
+        if epsilon > 0:
+            assert actions is not None
+            at_random = actions.random(len(running)) < epsilon
+            chosen = np.where(at_random, actions.integers(q.shape[-1], size=len(running)), chosen)
         still = []
-        for i, action in zip(running, q.argmax(-1), strict=True):
+        for i, action in zip(running, chosen, strict=True):
             outcome = envs[i].step(int(action))
             stacks[i].push(outcome.frame)
             learned = learned_reward(outcome.reward, clip)

@@ -10,7 +10,7 @@ from meanq.config import AlgoConfig, EpsilonConfig
 
 def linear(schedule: EpsilonConfig, step: int) -> float:
     """Epsilon at this interaction."""
-    progress = min(1.0, step / schedule.steps)
+    progress = min(1.0, max(0, step - schedule.begin) / schedule.steps)
     return schedule.start + (schedule.end - schedule.start) * progress
 
 

@@ -121,7 +121,7 @@ class Learner:
             algo.target_network is not None
             and algo.target_network > algo.interactions_per_update  # or nothing would be asked for twice
             and algo.value == "scalar"
-            and not (algo.noisy or algo.double or algo.random_shift)
+            and not (algo.noisy or algo.double or algo.random_shift or algo.random_intensity)
             and algo.confidence_temperature is None
             and self._rule.same_for_all
             and self._rule.select is self._rule.evaluate  # so the best value is the value of the best action

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meanq.config import ConfigError, NetworkConfig
+from meanq.config import ConfigError, ConvolutionConfig, NetworkConfig
 
 Params = dict[str, Tensor]
 
@@ -46,6 +46,7 @@ class QNetwork:
         scale: float,
         atoms: int | None = None,
         noise: float | None = None,
+        bias_noise: str = "fan_in",
         parallel: int = 1,
     ) -> None:
         self.state_shape = state_shape
@@ -53,11 +54,16 @@ class QNetwork:
         self.dueling = dueling
         self._atoms = atoms
         self._noise = noise  # sigma_0 of noisy layers; None: none are noisy
+        self._bias_noise = bias_noise
+        self._shared_hidden = config.shared_hidden
+        self._xavier = config.initial_weights == "xavier"
+        self._same_padding = config.padding == "same"
+        self._paddings: list[tuple[int, int, int, int]] = []  # of each convolution: left, right, top, bottom
         self._parallel = parallel
         self._noisy_layers: dict[str, tuple[int, int, int]] = {}  # name -> streams, fan-in, fan-out of each
         self._scale = scale  # states are multiplied by it: 1/255 for pixels
         self._strides = [c.stride for c in config.convolutions]
-        self._shapes: dict[str, tuple[tuple[int, ...], int]] = {}  # name -> shape of one member, fan-in
+        self._shapes: dict[str, tuple[tuple[int, ...], int, int]] = {}  # name -> shape of one member, fan-in, fan-out
         self.seen = self.state_shape[1:]  # height and width of images, as far as they have an effect
         self._conv_work: list[int] = []  # multiply-adds of one member's convolution of one state
         features = self._add_convolutions(config)
@@ -66,7 +72,7 @@ class QNetwork:
             features = width
         self._num_dense = len(config.dense)
         # The hidden layers of both dueling streams read the same features: one matrix holds them side by side.
-        self._add_dense("hidden", features, config.hidden, streams=2 if dueling else 1)
+        self._add_dense("hidden", features, config.hidden, streams=2 if dueling and not self._shared_hidden else 1)
         self._add_dense("advantage" if dueling else "value", config.hidden, num_actions * (atoms or 1))
         if dueling:
             self._add_dense("value", config.hidden, atoms or 1)
@@ -80,8 +86,13 @@ class QNetwork:
                 "write network=mlp"
             )
         channels, height, width = self.state_shape
-        height, width = self.seen = _seen(height, config), _seen(width, config)
+        if not self._same_padding:
+            height, width = self.seen = _seen(height, config), _seen(width, config)
         for i, conv in enumerate(config.convolutions):
+            if self._same_padding:
+                top, bottom, left, right = *_same(height, conv), *_same(width, conv)
+                self._paddings.append((left, right, top, bottom))
+                height, width = height + top + bottom, width + left + right
             height, width = ((size - conv.kernel) // conv.stride + 1 for size in (height, width))
             if min(height, width) < 1:
                 raise ConfigError(
@@ -89,38 +100,46 @@ class QNetwork:
                     f"its convolution {i + 1}; write network=minatar or network=mlp"
                 )
             fan_in = channels * conv.kernel**2
-            self._shapes[f"conv{i}.weight"] = (conv.channels, channels, conv.kernel, conv.kernel), fan_in
-            self._shapes[f"conv{i}.bias"] = (conv.channels,), fan_in
+            fan_out = conv.channels * conv.kernel**2
+            self._shapes[f"conv{i}.weight"] = (conv.channels, channels, conv.kernel, conv.kernel), fan_in, fan_out
+            self._shapes[f"conv{i}.bias"] = (conv.channels,), fan_in, fan_out
             self._conv_work.append(height * width * fan_in * conv.channels)
             channels = conv.channels
         return channels * height * width
 
     def _add_dense(self, name: str, fan_in: int, fan_out: int, streams: int = 1) -> None:
-        self._shapes[f"{name}.weight"] = (fan_in, streams * fan_out), fan_in
-        self._shapes[f"{name}.bias"] = (1, streams * fan_out), fan_in
+        self._shapes[f"{name}.weight"] = (fan_in, streams * fan_out), fan_in, fan_out
+        self._shapes[f"{name}.bias"] = (1, streams * fan_out), fan_in, fan_out
         if self._noise is not None:
             self._noisy_layers[name] = streams, fan_in, fan_out
 
     @property
     def multiply_adds(self) -> int:
         """Of one member that evaluates one state; of one of its networks where it has several."""
-        dense = sum(math.prod(shape) for name, (shape, _) in self._shapes.items() if _is_dense_weight(name))
+        dense = sum(math.prod(shape) for name, (shape, *_) in self._shapes.items() if _is_dense_weight(name))
         return sum(self._conv_work) + dense
 
     def init(self, generators: Sequence[torch.Generator]) -> Params:
-        """Fresh parameters, uniform in +-1/sqrt(fan in) as PyTorch's layers; member k draws from generator k alone.
+        """Fresh parameters; member k draws from generator k alone.
 
-        The scale of a noisy layer's noise starts at sigma_0/sqrt(fan in) (Fortunato et al. 2018).
+        Uniform in +-1/sqrt(fan in), as PyTorch's layers; or, except in noisy layers, Xavier's: weights uniform in
+        +-sqrt(6 / (fan in + fan out)), biases 0. The scale of a noisy layer's noise starts at sigma_0/sqrt(fan in)
+        (Fortunato et al. 2018), that of its bias perhaps at sigma_0/sqrt(fan out).
         """
         params = {}
-        for name, (shape, fan_in) in self._shapes.items():
+        for name, (shape, fan_in, fan_out) in self._shapes.items():
+            layer, _, kind = name.rpartition(".")
             bound = 1 / math.sqrt(fan_in)
+            if self._xavier and layer not in self._noisy_layers:
+                bound = 0.0 if kind == "bias" else math.sqrt(6 / (fan_in + fan_out))
             shape = (self._parallel, *shape)
             params[name] = torch.cat([torch.empty(shape).uniform_(-bound, bound, generator=g) for g in generators])
-        for layer, (_, fan_in, _) in self._noisy_layers.items():
+        for layer, (_, fan_in, fan_out) in self._noisy_layers.items():
             assert self._noise is not None
-            for name in (f"{layer}.weight", f"{layer}.bias"):
-                params[f"{name}_sigma"] = torch.full_like(params[name], self._noise / math.sqrt(fan_in))
+            weight, bias = f"{layer}.weight", f"{layer}.bias"
+            params[f"{weight}_sigma"] = torch.full_like(params[weight], self._noise / math.sqrt(fan_in))
+            fan = fan_out if self._bias_noise == "fan_out" else fan_in
+            params[f"{bias}_sigma"] = torch.full_like(params[bias], self._noise / math.sqrt(fan))
         return params
 
     def members(self, params: Params) -> int:
@@ -186,7 +205,7 @@ class QNetwork:
             x = F.relu(_dense(params, f"dense{i}", x))
         x = F.relu(_dense(params, "hidden", x))
         if self.dueling:
-            for_value, for_advantage = x.chunk(2, dim=-1)
+            for_value, for_advantage = (x, x) if self._shared_hidden else x.chunk(2, dim=-1)
             advantage = self._per_action(_dense(params, "advantage", for_advantage))  # [K, N, A(, Z)]
             value = self._per_action(_dense(params, "value", for_value))  # [K, N, 1(, Z)]
             outputs = value + advantage - advantage.mean(2, keepdim=True)
@@ -206,7 +225,7 @@ class QNetwork:
         states = x.shape[-4]
         if shared:  # all members read the same states: their first layers are one convolution with K times the filters
             weight, bias = params["conv0.weight"], params["conv0.bias"]
-            x = _fast_layout(x)
+            x = self._pad(_fast_layout(x), 0)
             x = F.relu(F.conv2d(x, weight.flatten(0, 1), bias.flatten(), self._strides[0]))
         else:
             x = x.transpose(0, 1).flatten(1, 2)  # [N, K * C, H, W]
@@ -218,14 +237,25 @@ class QNetwork:
         x = _fast_layout(x)
         for i in range(first, len(self._strides)):
             weight, bias = params[f"conv{i}.weight"], params[f"conv{i}.bias"]
+            x = self._pad(x, i)
             x = F.relu(F.conv2d(x, weight.flatten(0, 1), bias.flatten(), self._strides[i], groups=members))
         return x.unflatten(1, (members, -1)).permute(1, 0, 3, 4, 2).flatten(2)
 
     def _finish_looped(self, params: Params, x: Tensor, k: int, first: int) -> Tensor:
         x = _fast_layout(x)
         for i in range(first, len(self._strides)):
+            x = self._pad(x, i)
             x = F.relu(F.conv2d(x, params[f"conv{i}.weight"][k], params[f"conv{i}.bias"][k], self._strides[i]))
         return x.permute(0, 2, 3, 1).flatten(1)
+
+    def _pad(self, x: Tensor, convolution: int) -> Tensor:
+        return F.pad(x, self._paddings[convolution]) if self._same_padding else x
+
+
+def _same(size: int, conv: ConvolutionConfig) -> tuple[int, int]:
+    """Zeros before and after an image's rows or columns so that there are ceil(size / stride) outputs."""
+    total = max((math.ceil(size / conv.stride) - 1) * conv.stride + conv.kernel - size, 0)
+    return total // 2, total - total // 2
 
 
 def _seen(size: int, config: NetworkConfig) -> int:

@@ -102,11 +102,12 @@ class Replay:
         """The slot of the newest frame."""
         return (self._stored - 1) % self._slots
 
-    def start(self, frame: np.ndarray) -> None:
-        """Begin an episode at its first frame."""
+    def start(self, frame: np.ndarray, *, keep_stack: bool = False) -> None:
+        """Begin an episode at its first frame; before it blank frames, or with `keep_stack` the newest ones."""
         self._pending.clear()
+        before = self._stacks[self._head, 1:].copy() if keep_stack else self._slots  # the slot of the blank frame
         self._store(frame)
-        self._stacks[self._head, :-1] = self._slots  # blank
+        self._stacks[self._head, :-1] = before
 
     def append(self, action: int, reward: float, next_frame: np.ndarray, *, terminal: bool, truncated: bool) -> None:
         """What was done at the newest frame, and the frame it led to.

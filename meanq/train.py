@@ -15,7 +15,7 @@ from meanq.checkpoint import CheckpointError, Checkpoints, Saved, check_state
 from meanq.clock import Clock
 from meanq.config import AlgoConfig, Config, ConfigError
 from meanq.envs import FrameStack, make_env
-from meanq.evaluation import Episode, Evaluator, learned_reward, make_probes
+from meanq.evaluation import Episode, Evaluator, evaluated_values, learned_reward, make_probes
 from meanq.exploration import Explorer, random_share
 from meanq.machine import (
     MEMORY_SHARE,
@@ -70,7 +70,7 @@ class Run:
         self.device = resolve_device(config.device)
         self.env = make_env(config.env, stream(seed, "env"))
         self._frames = FrameStack(config.env.stack, self.env.frame_shape, self.env.frame_dtype)
-        check_shift(algo, self._frames.state.shape)
+        check_augmentation(algo, self._frames.state.shape)
         network = make_network(config, self._frames.state.shape, self.env.num_actions, self.env.frame_scale)
         self.replay_bytes = check_memory(config, self.env.frame_shape, self.env.frame_dtype)
         tune_process(thread_count(config))
@@ -316,7 +316,8 @@ class Run:
         logging = last or step % config.log_every == 0
         if evaluating:
             with self._clock.time("evaluate"):
-                self.last_evaluation = self._evaluate(self.agent.values, self.step, self._breathe)
+                values = evaluated_values(self.agent, config, self.step)
+                self.last_evaluation = self._evaluate(values, self.step, self._breathe)
             with self._clock.time("save"):
                 self.record.evaluation(self.step, self.last_evaluation)
                 reporter.evaluated(self.step, self.last_evaluation)
@@ -355,14 +356,18 @@ class Run:
         self._game_return = 0.0
         self._start_episode(self.env.reset())
 
-    def _start_episode(self, frame: np.ndarray) -> None:
-        self._frames.start(frame)
-        self.replay.start(frame)
+    def _start_episode(self, frame: np.ndarray, *, keep_stack: bool = False) -> None:
+        if keep_stack:
+            self._frames.push(frame)
+        else:
+            self._frames.start(frame)
+        self.replay.start(frame, keep_stack=keep_stack)
         self._explorer.start_episode()
 
     def _interact(self) -> None:
         """Act once and store what happened."""
         with self._clock.time("act"):
+            self.agent.start_interaction()
             action = self._explorer.act(
                 self.step - 1, lambda: self.agent.values(self._frames.state[None], explore=True)[:, 0]
             )
@@ -380,7 +385,9 @@ class Run:
             with self._clock.time("env"):
                 self._start_game()
         elif outcome.life_lost:
-            self._start_episode(outcome.frame)
+            with self._clock.time("env"):
+                frame = self.env.start_life(outcome.frame)
+            self._start_episode(frame, keep_stack=self.config.env.stack_over_lives)
         else:
             self._frames.push(outcome.frame)
 
@@ -453,6 +460,7 @@ def make_network(config: Config, state_shape: tuple[int, ...], num_actions: int,
         scale=scale,
         atoms=algo.atoms if algo.value == "categorical" else None,
         noise=algo.noise if algo.noisy else None,
+        bias_noise=algo.bias_noise,
         parallel=algo.parallel_networks,
     )
 
@@ -465,16 +473,15 @@ def make_mask(config: Config) -> BernoulliMask | None:
     return BernoulliMask(algo.ensemble_size, algo.mask_probability, stream(config.seed, "masks"))
 
 
-def check_shift(algo: AlgoConfig, state_shape: tuple[int, ...]) -> None:
-    """Only images can be shifted, and not by more than their size."""
-    if algo.random_shift == 0:
-        return
-    if len(state_shape) != 3:
-        raise ConfigError(
-            f"algo.random_shift={algo.random_shift}: these states have shape {state_shape} and are no images; "
-            "write algo.random_shift=0"
-        )
-    if algo.random_shift >= min(state_shape[1:]):
+def check_augmentation(algo: AlgoConfig, state_shape: tuple[int, ...]) -> None:
+    """Only images can be augmented, and not shifted by more than their size."""
+    for name in ("random_shift", "random_intensity"):
+        if getattr(algo, name) and len(state_shape) != 3:
+            raise ConfigError(
+                f"algo.{name}={getattr(algo, name)}: these states have shape {state_shape} and are no images; "
+                f"write algo.{name}=0"
+            )
+    if algo.random_shift and algo.random_shift >= min(state_shape[1:]):
         raise ConfigError(
             f"algo.random_shift={algo.random_shift}: images are {state_shape[1]}x{state_shape[2]}; write less than that"
         )

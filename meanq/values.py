@@ -7,6 +7,7 @@ outputs, and the loss towards that target. Outputs are [..., A] (scalar) or log-
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from meanq.config import AlgoConfig
@@ -37,12 +38,15 @@ class ValueForm(Protocol):
 def make_value_form(algo: AlgoConfig, device: torch.device) -> ValueForm:
     """The form that `algo.value` names."""
     if algo.value == "scalar":
-        return ScalarValue()
+        return ScalarValue(algo.loss)
     return CategoricalValue(algo.value_min, algo.value_max, algo.atoms, device)
 
 
 class ScalarValue:
-    """Q itself, learned by squared TD error."""
+    """Q itself, learned by the square of the TD error, or by its Huber loss."""
+
+    def __init__(self, loss: str = "squared") -> None:
+        self._huber = loss == "huber"
 
     def expectation(self, outputs: Tensor) -> Tensor:
         """The outputs are values."""
@@ -61,10 +65,11 @@ class ScalarValue:
         return returns + discounts * value
 
     def losses(self, taken: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Squared and absolute TD error."""
+        """The loss, and the absolute TD error. Huber: e^2 / 2 up to |e| = 1, and |e| - 1/2 beyond."""
         same_shape(taken=taken, targets=targets)
         errors = targets - taken
-        return errors.square(), errors.detach().abs()
+        losses = F.huber_loss(taken, targets, reduction="none") if self._huber else errors.square()
+        return losses, errors.detach().abs()
 
     def spread(self, outputs: Tensor) -> None:
         """A number has none."""

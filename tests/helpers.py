@@ -6,10 +6,9 @@ from functools import cache
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 
 from meanq.agent import Agent
-from meanq.config import CONFIG_DIR, AlgoConfig, Config, ConvolutionConfig, NetworkConfig
+from meanq.config import AlgoConfig, Config, NetworkConfig
 from meanq.networks import Params, QNetwork
 from meanq.sweep import plan, register_schema
 
@@ -30,8 +29,7 @@ def algo_config(name: str, **changes: Any) -> AlgoConfig:
 
 def network_config(name: str) -> NetworkConfig:
     """conf/network/<name>.yaml."""
-    fields: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(CONFIG_DIR / "network" / f"{name}.yaml"))  # type: ignore
-    return NetworkConfig(**fields | {"convolutions": [ConvolutionConfig(**c) for c in fields["convolutions"]]})
+    return compose(f"network={name}").network
 
 
 def make_agent(

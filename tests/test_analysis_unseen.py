@@ -12,7 +12,7 @@ from meanq.envs.atari import Atari
 from meanq.networks import QNetwork
 from tests.helpers import network_config
 
-DATA_EFFICIENT = ("algo=rainbow",)  # whose network on Atari it is
+DATA_EFFICIENT = ("network=data_efficient",)
 KEPT = Path(__file__).parents[1] / "docs" / "unseen.csv"
 
 

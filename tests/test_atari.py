@@ -202,7 +202,7 @@ def test_the_data_efficient_network_cannot_read_the_heat_of_assault_s_gun() -> N
     below = [frame[75:] for frame in frames]
     assert (np.diff(below, axis=0) != 0).any((1, 2)).sum() >= 4  # it grows
     assert np.sum(below[-1] > 50) > np.sum(below[0] > 50)
-    config = compose("env=assault", "algo=rainbow")
+    config = compose("env=assault", "network=data_efficient")
     network = QNetwork((4, 84, 84), env.num_actions, config.network, dueling=True, scale=1 / 255)
     assert network.seen == (75, 75)
 
@@ -330,7 +330,9 @@ def test_a_game_that_ends_at_the_cap_is_over() -> None:
 
 def test_the_protocol_s_numbers() -> None:
     config = compose("env=breakout").env
-    assert config.options == {"frame_skip": 4, "screen_size": 84, "noop_max": 30, "max_frames": 108_000}
+    options = {"frame_skip": 4, "screen_size": 84, "noop_max": 30, "max_frames": 108_000}
+    frames = {"resize": "area", "resize_first": False, "noop_after_life": False}
+    assert config.options == options | frames and not config.stack_over_lives
     assert (config.stack, config.clip_rewards) == (4, True)
 
 

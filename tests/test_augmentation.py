@@ -14,7 +14,7 @@ from meanq.augmentation import random_shift
 from meanq.config import ConfigError
 from meanq.networks import Params, QNetwork
 from meanq.replay import Batch
-from meanq.train import check_shift
+from meanq.train import check_augmentation
 from tests.helpers import algo_config, make_agent, network_config, random_params
 from tests.training import make_run
 
@@ -229,7 +229,7 @@ def test_a_shift_of_the_whole_image_is_refused(tmp_path: Path) -> None:
 
 def test_the_shorter_side_limits_the_shift() -> None:
     for shape in ((4, 10, 6), (4, 6, 10)):
-        check_shift(algo_config("meanq", random_shift=5), shape)
+        check_augmentation(algo_config("meanq", random_shift=5), shape)
         with pytest.raises(ConfigError, match="write less than that"):
-            check_shift(algo_config("meanq", random_shift=6), shape)
-    check_shift(algo_config("meanq", random_shift=0), (8,))
+            check_augmentation(algo_config("meanq", random_shift=6), shape)
+    check_augmentation(algo_config("meanq", random_shift=0), (8,))

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.goals import GOALS, Goal, to_json
 from benchmarks.measure import PARTS, WHOLE, Times, compose, engine_side, interleave, learner_flop, reference_side
-from benchmarks.sections import NATURE, QUICK, Findings
+from benchmarks.sections import DATA_EFFICIENT, NATURE, QUICK, Findings
 
 SMALL = ("env=minatar/asterix", "algo.replay_capacity=60")
 
@@ -16,7 +16,7 @@ SMALL = ("env=minatar/asterix", "algo.replay_capacity=60")
     [
         # 18 actions: counted by hand from the layers, 19.2 and 3.65 MFLOP per state.
         (("algo=meanq_rainbow", "env=asterix", *NATURE), (4, 84, 84), 18, 23.5),
-        (("algo=meanq_rainbow", "env=asterix"), (4, 84, 84), 18, 4.40),
+        (("algo=meanq_rainbow", "env=asterix", *DATA_EFFICIENT), (4, 84, 84), 18, 4.40),
         (("algo=meanq", "env=minatar/asterix"), (4, 10, 10), 5, 0.419),
         (("algo=dqn", "env=minatar/asterix"), (4, 10, 10), 5, 0.0407),
     ],

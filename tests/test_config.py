@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from meanq import run
-from meanq.config import CONFIG_DIR
+from meanq.config import CONFIG_DIR, flatten
 from tests.helpers import compose
 from tests.synthetic_runs import make_config
 
@@ -26,7 +26,8 @@ def choices(group: str) -> list[str]:
 def test_every_algorithm_composes_with_every_kind_of_environment(algo: str, env: str) -> None:
     config = compose(f"algo={algo}", f"env={env}")
     assert config.algo.name == algo
-    atari = {"main": "nature_256", "sunrise": "data_efficient"}.get(config.algo.family, "nature")
+    networks = {"main": "nature_256", "sunrise": "data_efficient", "dopamine": "dopamine"}
+    atari = networks.get(config.algo.family, "nature")
     assert config.network.name == {"seaquest": atari, "minatar/breakout": "minatar"}.get(env, "mlp")
 
 
@@ -171,6 +172,8 @@ TABLE = {
     "rainbow": (1, "mean", True, 1, "own", "greedy"),
     "rainbow_canonical": (1, "mean", True, 1, "own", "greedy"),
     "rainbow_data_efficient": (1, "mean", True, 1, "own", "greedy"),
+    "rainbow_dopamine": (1, "mean", True, 1, "own", "greedy"),
+    "drq_eps": (1, "mean", False, None, "own", "epsilon_greedy"),
     "rainbow_large": (1, "mean", True, 1, "own", "greedy"),
     "rainbow_more_updates": (1, "mean", True, 1, "own", "greedy"),
     "rainbow_large_more_updates": (1, "mean", True, 1, "own", "greedy"),
@@ -191,7 +194,65 @@ def test_an_algorithm_is_its_row_of_the_specification(name: str) -> None:
     sampling = {("independent", "per_member"): "own", ("shared", "shared"): "shared"}[algo.minibatch, algo.priorities]
     snapshots = algo.target_snapshots if algo.target_network else None
     assert (algo.ensemble_size, algo.bootstrap, algo.double, snapshots, sampling, algo.exploration) == TABLE[name]
-    assert algo.prioritized
+    assert algo.prioritized == (name != "drq_eps")
+
+
+def test_drq_eps_has_its_published_values() -> None:
+    config = compose("algo=drq_eps", "env=alien")
+    algo, network = config.algo, config.network
+    assert (algo.discount, algo.multi_step, algo.first_update, algo.interactions_per_update) == (0.99, 10, 1600, 1)
+    epsilon = algo.epsilon
+    assert (epsilon.start, epsilon.end, epsilon.begin, epsilon.steps, epsilon.evaluation) == (
+        1,
+        0.01,
+        1600,
+        5000,
+        0.001,
+    )
+    assert (algo.value, algo.loss, algo.dueling, algo.prioritized, algo.batch_size) == (
+        "scalar",
+        "huber",
+        True,
+        False,
+        32,
+    )
+    assert (algo.learning_rate, algo.adam_epsilon, algo.max_gradient_norm) == (1e-4, 1.5e-4, None)
+    assert (network.shared_hidden, network.hidden, network.padding) == (True, 512, "same")
+    assert network.initial_weights == "xavier" and len(network.convolutions) == 3
+    assert (algo.random_shift, algo.random_intensity, config.total_steps) == (4, 0.05, 100_000)
+    assert algo.replay_capacity == 100_000
+
+
+def test_dopamines_rainbow_has_its_published_values() -> None:
+    config = compose("algo=rainbow_dopamine", "env=alien")
+    algo = config.algo
+    assert (algo.value, algo.noisy, algo.noise, algo.dueling, algo.double) == ("categorical", True, 0.1, True, True)
+    assert (algo.multi_step, algo.target_network, algo.first_update, algo.adam_epsilon) == (10, 2000, 1600, 1.5e-4)
+    assert (algo.importance_start, algo.importance_end, algo.priority_exponent) == (0.5, 0.5, 0.5)
+    epsilon = algo.epsilon
+    assert (epsilon.end, epsilon.begin, epsilon.steps, epsilon.with_noise) == (0.01, 1600, 2000, True)
+    assert (epsilon.evaluation, config.network.name, algo.random_shift, algo.random_intensity) == (
+        0.001,
+        "dopamine",
+        0,
+        0,
+    )
+
+
+def test_one_override_flips_to_the_released_protocol() -> None:
+    ours, released = (compose("algo=meanq_rainbow", "env=boxing", f"protocol={name}") for name in ("ours", "released"))
+    before, after = flatten(asdict(ours)), flatten(asdict(released))
+    assert {name: after[name] for name in after if after[name] != before[name] and name != "label"} == {
+        "algo.bias_noise": "fan_out",
+        "algo.shared_noise": True,
+        "env.stack_over_lives": True,
+        "env.options.resize": "linear",
+        "env.options.resize_first": True,
+        "env.options.noop_after_life": True,
+        "evaluation.noise": True,
+    }
+    assert ours == compose("algo=meanq_rainbow", "env=boxing", "protocol=ours", f"label='{ours.label}'")
+    assert not compose("algo=meanq", "env=boxing", "protocol=released").evaluation.noise, "it has no noisy layers"
 
 
 def test_algorithms_can_be_composed_from_the_command_line() -> None:
@@ -238,6 +299,28 @@ MISTAKES = [
     (["algo.random_steps=30001"], "algo.random_steps=30001: the run has 30000 interactions: write that or less"),
     (["algo.importance_steps=1599"], "algo.importance_steps=1599: the first update comes at interaction 1600: write"),
     (["algo.importance_steps=many"], "algo.importance_steps=many: write a whole number"),
+    (["algo.epsilon.begin=-1"], "algo.epsilon.begin=-1: write 0 or more"),
+    (["algo.epsilon.begin=30000"], "algo.epsilon.begin=30000: the run has 30000 interactions: write less than that"),
+    (["algo.epsilon.evaluation=2"], "algo.epsilon.evaluation=2.0: write a number from 0 to 1"),
+    (["algo.loss=absolute"], "algo.loss=absolute: write squared or huber"),
+    (["algo=rainbow", "algo.loss=huber"], "algo.loss=huber: distributions are learned by cross entropy"),
+    (["algo=rainbow", "algo.bias_noise=both"], "algo.bias_noise=both: write fan_in or fan_out"),
+    (["algo.bias_noise=fan_out"], "algo.bias_noise=fan_out: no layer is noisy: write algo.noisy=true, or"),
+    (["algo.shared_noise=true"], "algo.shared_noise=true: no layer is noisy: write algo.noisy=true, or"),
+    (["evaluation.noise=true"], "evaluation.noise=true: no layer is noisy: write algo.noisy=true, or"),
+    (["evaluation.noise=loud"], "evaluation.noise=loud: write true or false"),
+    (["algo.random_intensity=-0.1"], "algo.random_intensity=-0.1: write a number from 0 (off) to 0.5"),
+    (["algo.random_intensity=nan"], "algo.random_intensity=nan: write a number from 0 (off) to 0.5"),
+    (["env=chain", "algo.random_intensity=0.1"], "algo.random_intensity=0.1: these states have shape (8,)"),
+    (["network.padding=full"], "network.padding=full: write valid or same"),
+    (["network.initial_weights=orthogonal"], "network.initial_weights=orthogonal: write uniform or xavier"),
+    (["network.shared_hidden=both"], "network.shared_hidden=both: write true or false"),
+    (["env=boxing", "env.options.resize=cubic"], "env.options.resize=cubic: write area or linear"),
+    (["env=boxing", "env.options.resize_first=1"], "env.options.resize_first=1: write true or false"),
+    (["env=boxing", "env.options.noop_after_life=2"], "env.options.noop_after_life=2: write true or false"),
+    (["env.stack_over_lives=perhaps"], "env.stack_over_lives=perhaps: write true or false"),
+    (["protocol=release"], "protocol=release: there is no such protocol; did you mean released"),
+    (["protocol=released"], "minatar environments do not take these"),
     (["algo.mask_probability=0"], "algo.mask_probability=0.0: write a number above 0"),
     (["algo.mask_probability=1.5"], "algo.mask_probability=1.5: write a number from 0 to 1"),
     (["algo.multi_step=0"], "algo.multi_step=0: write 1 or more"),

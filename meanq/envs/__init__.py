@@ -2,7 +2,7 @@
 
 import inspect
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import numpy as np
 
@@ -47,6 +47,10 @@ class Environment(ABC):
     def step(self, action: int) -> Step:
         """Act once."""
 
+    def start_life(self, frame: np.ndarray) -> np.ndarray:
+        """Begin the training episode after a lost life, whose last frame is given; the first frame."""
+        return frame
+
     def seed(self, generator: np.random.Generator) -> None:
         """Draw all randomness from this generator from the next reset on."""
         self.generator = generator
@@ -88,6 +92,8 @@ def make_env(config: EnvConfig, generator: np.random.Generator) -> Environment:
 
 
 def _check_option(name: str, value: Any, wanted: Any) -> None:
+    if get_origin(wanted) is Literal and value not in get_args(wanted):
+        raise ConfigError(f"env.options.{name}={value}: write {' or '.join(get_args(wanted))}")
     if wanted is bool and not isinstance(value, bool):
         raise ConfigError(f"env.options.{name}={value}: write true or false")
     if wanted in (int, float):
@@ -99,7 +105,8 @@ def _check_option(name: str, value: Any, wanted: Any) -> None:
 class FrameStack:
     """The state the agent acts on: the last frames of the episode, blank before its start.
 
-    Replay rebuilds exactly these states. A loss of life starts a training episode, so it blanks the stack as well.
+    Replay rebuilds exactly these states. A loss of life starts a training episode, so it blanks the stack as well,
+    unless `env.stack_over_lives` is on.
     """
 
     def __init__(self, stack: int, frame_shape: tuple[int, ...], frame_dtype: np.dtype) -> None:

@@ -1,6 +1,6 @@
 """Atari 2600 games, driven through the emulator itself with the paper's protocol."""
 
-from typing import Any
+from typing import Any, Literal
 
 import ale_py
 import cv2
@@ -11,7 +11,11 @@ from meanq.envs import Environment, Step
 
 
 class Atari(Environment):
-    """Minimal actions, no sticky actions, no FIRE at reset; a frame is the maximum of the last two of `frame_skip`."""
+    """Minimal actions, no sticky actions, no FIRE at reset; a frame is the maximum of the last two of `frame_skip`.
+
+    `resize_first`: both are resized before the maximum is taken, not after. `noop_after_life`: in training one frame of
+    no-op follows a lost life.
+    """
 
     frame_dtype = np.dtype(np.uint8)
     frame_scale = 1 / 255
@@ -25,6 +29,9 @@ class Atari(Environment):
         screen_size: int = 84,
         noop_max: int = 30,
         max_frames: int = 108_000,
+        resize: Literal["area", "linear"] = "area",
+        resize_first: bool = False,
+        noop_after_life: bool = False,
     ) -> None:
         super().__init__(generator)
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
@@ -46,6 +53,9 @@ class Atari(Environment):
         self._actions = self._ale.getMinimalActionSet()
         self._frame_skip = frame_skip
         self._size = (screen_size, screen_size)
+        self._interpolation = {"area": cv2.INTER_AREA, "linear": cv2.INTER_LINEAR}[resize]
+        self._resize_first = resize_first
+        self._noop_after_life = noop_after_life
         self._noop_max = noop_max
         self._max_frames = max_frames
         self._screens = np.zeros((2, *self._ale.getScreenDims()), dtype=np.uint8)
@@ -60,6 +70,15 @@ class Atari(Environment):
             if self._ale.game_over():
                 self._restart()
         self._lives = self._ale.lives()
+        return self._current_frame()
+
+    def start_life(self, frame: np.ndarray) -> np.ndarray:
+        if not self._noop_after_life:
+            return frame
+        self._ale.act(ale_py.Action.NOOP)
+        return self._current_frame()
+
+    def _current_frame(self) -> np.ndarray:
         self._ale.getScreenGrayscale(self._screens[0])
         return self._resize(self._screens[0])
 
@@ -81,7 +100,7 @@ class Atari(Environment):
         life_lost = lives < self._lives and not terminal
         self._lives = lives
         return Step(
-            frame=self._resize(self._screens.max(axis=0)),
+            frame=self._frame(),
             reward=reward,
             terminal=terminal,
             truncated=not terminal and self._ale.getEpisodeFrameNumber() >= self._max_frames,
@@ -94,8 +113,13 @@ class Atari(Environment):
     def render(self) -> np.ndarray:
         return self._ale.getScreenRGB()
 
+    def _frame(self) -> np.ndarray:
+        if self._resize_first:
+            return np.maximum(self._resize(self._screens[0]), self._resize(self._screens[1]))
+        return self._resize(self._screens.max(axis=0))
+
     def _resize(self, screen: np.ndarray) -> np.ndarray:
-        return cv2.resize(screen, self._size, interpolation=cv2.INTER_AREA)[None]
+        return cv2.resize(screen, self._size, interpolation=self._interpolation)[None]
 
     def state_dict(self) -> dict[str, Any]:
         state = self._ale.cloneState(include_rng=True)
