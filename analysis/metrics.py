@@ -46,6 +46,9 @@ KINDS = {
     "normalised_auc": "per run: the same of the normalised return",
     "steps_to_reference": "per run, at its last step: the first evaluation with normalised return >= 1; empty: none",
     "seconds": "per run, at its last step: wall-clock time",
+    "adam_share_<layer>": "per run: share of Adam's step that a layer's median weight takes; near 0: it is starved",
+    "adam_share_q90_<layer>": "per run: the same of the weight that a tenth of the layer's weights exceeds",
+    "value_spread": "per run: standard deviation of members' value distributions at the probe states, their mean",
     "std": "per group: standard deviation over runs of V(s_0), mean over probe states",
     "normalised_std": "per group: std / normalised performance",
     "jensen_gap": "per group: E[max_a Q] - max_a E[Q] over runs, mean over probe states",
@@ -345,6 +348,9 @@ def _per_run(runs: Sequence[Run], biases: Sequence[str]) -> _Rows:
         if run.probes is not None and run.probes.true_q is not None:
             error = (state_values(run.probes.q) - run.probes.true_q.max(-1)).mean(-1)
             add("bias_true", run.seed, pd.Series(np.where(np.isfinite(error), error, np.nan), index=run.probes.step))
+        watched = run.diagnostics.set_index("step")
+        for column in watched:
+            add(str(column), run.seed, watched[column][watched.index.isin(means.index) & watched[column].notna()])
         if run.last_evaluation:
             last = [run.last_evaluation]
             add("seconds", run.seed, pd.Series([run.seconds], index=last))

@@ -41,6 +41,9 @@ NOT_COMPARED = (
     *("env.evaluate_every", "env.probe_every", "env.reference"),
 )
 LONG_HORIZON = 500_000  # from here on scores are normalised as in the paper's table 2
+# Columns of training.csv that tell whether learning gets through, see `meanq.agent.Agent.diagnostics`.
+DIAGNOSTICS = re.compile(r"adam_share_\w+|value_spread")
+_TABLES = ("timings.csv", "training.csv")
 _SEED = re.compile(r"seed_\d+")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same language, ten times as fast
 # What the readers of CSV, JSON, YAML and arrays raise where a file is not what its name says.
@@ -89,6 +92,7 @@ class Run:
     status: Mapping[str, Any]
     meta: Mapping[str, Any]
     timings: pd.DataFrame
+    diagnostics: pd.DataFrame  # of training.csv: step and the columns of DIAGNOSTICS, as far as the run has them
 
     @property
     def state(self) -> str:
@@ -232,7 +236,7 @@ def find_directories(paths: Iterable[Path], problems: list[Problem]) -> Iterator
 def read_run(directory: Path) -> Run:
     """One run; AnalysisError where its files are not those of a run."""
     try:
-        for name in ("config.yaml", "evaluations.csv", "probes.npz", "status.json", "meta.json", "timings.csv"):
+        for name in ("config.yaml", "evaluations.csv", "probes.npz", "status.json", "meta.json", *_TABLES):
             if (directory / name).exists() and not (directory / name).is_file():
                 raise ValueError(f"{name} is not a file")
         if not (directory / "config.yaml").exists():
@@ -250,6 +254,7 @@ def read_run(directory: Path) -> Run:
             status=_read_json(directory / "status.json"),
             meta=_read_json(directory / "meta.json"),
             timings=_read_table(directory / "timings.csv", ("step", "seconds"), ("step",)),
+            diagnostics=_read_table(directory / "training.csv", ("step",), ("step",), DIAGNOSTICS),
         )
     except _DAMAGE as error:
         raise AnalysisError(" ".join(str(error).split()) or type(error).__name__) from None
@@ -444,11 +449,12 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _read_table(path: Path, columns: Sequence[str], key: Sequence[str]) -> pd.DataFrame:
-    """Empty where there is no such file: a run that has just begun has none."""
+def _read_table(path: Path, columns: Sequence[str], key: Sequence[str], also: re.Pattern[str] | None = None) -> Any:
+    """These columns, and those that `also` matches. Empty where there is no such file: a new run has none."""
     if not path.exists():
         return pd.DataFrame({name: pd.Series(dtype=float) for name in columns})
     table = pd.read_csv(path)
+    columns = [*columns, *(name for name in map(str, table) if also and also.fullmatch(name))]
     missing = [name for name in columns if name not in table]
     if missing:
         raise ValueError(f"{path.name} has no column {', '.join(missing)}")

@@ -95,7 +95,7 @@ class Agent:
     def diagnostics(self, states: np.ndarray) -> dict[str, float]:
         """What shows whether learning gets through: columns of training.csv.
 
-        `adam_share_<layer>`: see `Adam.step_shares`. `value_spread`: the mean standard deviation of members'
+        `adam_share_*`: see `Adam.step_shares`. `value_spread`: the mean standard deviation of members'
         distributions at these states, where values are distributions.
         """
         found = {f"adam_share_{layer}": share for layer, share in self._optimiser.step_shares().items()}

@@ -3,6 +3,7 @@
 That bookkeeping takes 0.2 ms a step, as long as a small network's forward pass.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -51,17 +52,22 @@ class Adam:
 
     @torch.no_grad()
     def step_shares(self) -> dict[str, float]:
-        """By layer, the share sqrt(v) / (sqrt(v) + epsilon) of Adam's step that its median weight takes.
+        """By layer, the share sqrt(v) / (sqrt(v) + epsilon) of Adam's step that its weights take.
 
-        Without epsilon a weight moves by about the learning rate, however small its gradients are. A share near 0 tells
-        of a layer whose gradients are small beside epsilon: it is starved. Empty before the first step.
+        `<layer>`: of the median weight; `q90_<layer>`: a tenth of the weights takes more. Without epsilon a weight
+        moves by about the learning rate, however small its gradients are. Shares near 0 tell of a layer whose gradients
+        are small beside epsilon: it is starved. Where values are distributions, many weights of the last layers belong
+        to atoms without any mass, so there the median says little. Empty before the first step.
         """
         shares = {}
         for name, step, square in zip(self._names, self._steps, self._squares, strict=True):
             layer, _, kind = name.rpartition(".")
             if kind == "weight" and step > 0:
-                root = (square.flatten().median() / (1 - _BETAS[1] ** step)).sqrt()
-                shares[layer] = float(root / (root + self._epsilon))
+                squares = square.flatten()
+                for prefix, quantile in (("", 0.5), ("q90_", 0.9)):
+                    rank = max(1, math.ceil(quantile * len(squares)))
+                    root = (squares.kthvalue(rank).values / (1 - _BETAS[1] ** step)).sqrt()
+                    shares[f"{prefix}{layer}"] = float(root / (root + self._epsilon))
         return shares
 
     def state_dict(self) -> dict[str, Any]:

@@ -388,7 +388,7 @@ def test_the_command_writes_the_tidy_table(
     metrics.main([str(tmp_path / "runs"), "--out", str(tmp_path / "new" / "m.csv"), "--bias", "all"])
     table = pd.read_csv(tmp_path / "new" / "m.csv")
     assert list(table.columns) == ["env", "algo", "group", "step", "metric", "value", "n"]
-    assert set(table["metric"]) <= set(KINDS)
+    assert set(table["metric"].str.replace(r"(?<=adam_share_)\w+", "<layer>", regex=True)) <= set(KINDS)
     assert {"bias_clipped", "bias_unclipped", "bias_first_life", "normalised_std", "effective_size"} <= set(
         table["metric"]
     )
@@ -398,3 +398,21 @@ def test_the_command_writes_the_tidy_table(
     assert {metric for metric in printed["metric"] if metric.startswith("bias")} == {"bias_clipped"}
     with pytest.raises(SystemExit, match="no runs here"):
         metrics.main([str(tmp_path / "nowhere")])
+
+
+def test_diagnostics_of_training_are_metrics_at_evaluations(tmp_path: Path) -> None:
+    for seed, shares in enumerate((("0.5", "0.25", "0.75"), ("0.5", "0.75", ""))):
+        directory = write_run(tmp_path, seed=seed, returns={10: 1, 20: 2})
+        rows = "\n".join(f"{step},1.5,{share},3" for step, share in zip((5, 10, 20), shares, strict=True))
+        (directory / "training.csv").write_text(f"step,loss,adam_share_advantage,value_spread\n{rows}\n")
+    table = compute(read_runs([tmp_path])).table.set_index(["metric", "group", "step"])["value"]
+    share = table["adam_share_advantage"]
+    assert share["seed_0"].to_dict() == {10: 0.25, 20: 0.75} and share["seed_1"].to_dict() == {10: 0.75}
+    assert share["mean"].to_dict() == {10: 0.5, 20: 0.75}
+    assert table["value_spread"]["mean"].to_dict() == {10: 3.0, 20: 3.0} and "loss" not in table.index.levels[0]
+
+
+def test_a_run_without_diagnostics_has_none(tmp_path: Path) -> None:
+    directory = write_run(tmp_path, returns={10: 1})
+    (directory / "training.csv").write_text("step,loss\n10,0.5\n")
+    assert not compute(read_runs([tmp_path])).table["metric"].str.startswith(("adam", "value_")).any()
