@@ -329,6 +329,21 @@ def test_where_a_curve_would_hide_the_others_the_axis_is_logarithmic_beyond_them
     assert limits({"a": (0, 1), "b": (0, 2), "c": (0, 99)})[1] == [], "of returns none is far"
 
 
+def test_where_half_of_the_curves_are_large_the_axis_is_linear(tmp_path: Path) -> None:
+    biases = {"dqn": 1.0, "meanq": 1.5, "dqn_no_target": 40.0, "meanq_no_target": 20.0}
+    for label, value in biases.items():
+        write_run(tmp_path, "a", label, 0, {10: 1, 20: 2}, values=value)
+    found = read_runs([tmp_path])
+    figure, caption, _ = picture(found, compute(found), "study")
+    axis = panel(figure, "bias of V(s0)")
+    assert axis.get_yscale() == "linear" and "logarithmic" not in caption
+    assert axis.get_ylim()[0] < 1 and axis.get_ylim()[1] > 40
+    assert_readable(figure)
+    ranges = {label: (0.0, value) for label, value in biases.items()}
+    assert limits(ranges, find_far=True)[1] == []
+    assert limits({**ranges, "ens_dqn": (0, 2)}, find_far=True)[1] == ["dqn_no_target", "meanq_no_target"]
+
+
 def test_a_far_curve_below_the_others_is_seen_too(tmp_path: Path) -> None:
     for label, value in (("dqn", -1.0), ("meanq", 1.5), ("dqn_no_target", -500.0)):
         write_run(tmp_path, "a", label, 0, {10: 1, 20: 2}, values=value)
