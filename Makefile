@@ -25,7 +25,7 @@ $(READY): requirements.lock pyproject.toml
 
 run: $(READY) ## a first effect in a few minutes: does DQN overestimate without a target network, and MeanQ?
 	@$(MAKE) --no-print-directory reproduce STUDY=first_look RESULTS=runs/first_look/results
-	@echo "Open the figure in a browser; README.md says what it shows and what to try next."
+	@echo "Open runs/first_look/results/figures/study.svg in a browser; README.md says what to see in it and what to try next."
 
 reproduce: $(READY) ## STUDY=target_network [SCALE=minatar]: run a study, keep its tables and figures in ablations/results
 	@test -n "$(STUDY)" || { echo "which study? make reproduce STUDY=... with one of: $(STUDIES)"; exit 1; }

@@ -165,20 +165,20 @@ def game_name(env: str) -> str:
     return " ".join({"minatar": "MinAtar"}.get(word, word.capitalize()) for word in env.split("_"))
 
 
-def count_runs(table: pd.DataFrame) -> str:
+def count_runs(table: pd.DataFrame, of: str = "each label") -> str:
     """How many runs a label has in a game."""
     seeds = table[table["group"].str.startswith("seed_")]
     if len(seeds):
         counts = seeds.groupby(["env", "algo"])["group"].nunique()
     else:
         counts = table[table["group"].str.startswith("group_") | (table["group"] == "all")]["n"]
-    return number_of_runs(counts)
+    return number_of_runs(counts, of)
 
 
-def number_of_runs(counts: "pd.Series[int]") -> str:
+def number_of_runs(counts: "pd.Series[int]", of: str = "each label") -> str:
     """1 run of each label; or 3 to 5 runs of each label."""
     low, high = int(counts.min()), int(counts.max())
-    return f"{low} run{'s' * (low > 1)} of each label" if low == high else f"{low} to {high} runs of each label"
+    return f"{low} run{'s' * (low > 1)} of {of}" if low == high else f"{low} to {high} runs of {of}"
 
 
 def what_is_missing(curves: Mapping[tuple[str, str, str], Curve], looks: Mapping[str, Style]) -> list[str]:

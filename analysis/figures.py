@@ -43,17 +43,30 @@ from analysis.curve_figures import (
     draw_mechanism,
     draw_study,
 )
-from analysis.figure_tables import AVERAGE, CITED, cited_rows, curve_table, need, read_table
+from analysis.figure_tables import (
+    AVERAGE,
+    CITED,
+    cited_rows,
+    count_runs,
+    curve_table,
+    game_name,
+    listed,
+    need,
+    number_of_runs,
+    read_table,
+)
 from analysis.metrics import Metrics, compute, say
 from analysis.palette import Style, split_label, styles
 from analysis.panels import save, settings
 from analysis.runs import AnalysisError, RunSet, read_runs
+from analysis.series_figure import ROWS as SERIES_ROWS
 from analysis.series_figure import draw_series, series_table
 from analysis.tables import late
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+RETURN_ONLY = {"return": "return"}
 MOST_COLUMNS = 5  # games of a figure with a row per metric; more are too narrow to be read
 Looks = Mapping[str, Style]
 
@@ -84,6 +97,7 @@ class Kind:
     select: Callable[[RunSet, Metrics], pd.DataFrame]
     draw: Callable[[pd.DataFrame, Looks], tuple["Figure", str]]
     labels: str = "algo"  # the column with the labels
+    panels: Mapping[str, str] = field(default_factory=dict)  # names of the metrics that it has panels of
 
 
 def draw_all(found: RunSet, metrics: Metrics, directory: Path, only: Iterable[str] | None = None) -> Drawings:
@@ -125,6 +139,26 @@ def draw_table(name: str, table: pd.DataFrame, looks: Looks, directory: Path, pn
         figure, caption = kind.draw(table, looks)
         save(figure, directory / name, kind.title, caption, png)
     return Drawn(name, kind.title, caption, table)
+
+
+def contents(drawn: Drawn) -> str:
+    """What a figure shows, in a line: return and bias of V(s0) in MinAtar Breakout, 1 run of each of 4 methods."""
+    kind = KINDS[drawn.name]
+    methods = len(all_labels({drawn.name: drawn.data}))
+    of = f"each of {methods} methods" if methods > 1 else "one method"
+    if not kind.panels:
+        return f"{drawn.title} of {of}"
+    present = set(drawn.data["metric"].replace("normalised_return", "return"))
+    *others, last = (name for metric, name in kind.panels.items() if metric in present)
+    shown = f"{', '.join(others)} and {last}" if others else last
+    shown += f" over {drawn.data['field'].iloc[0]}" if "field" in drawn.data else ""
+    table = drawn.data[drawn.data["env"] != AVERAGE]
+    if table.empty:
+        return f"{shown} of {of}, average over {drawn.data['n'].max()} games"
+    games = listed(map(game_name, sorted(set(table["env"]))))
+    average = ", and their average" if len(table) < len(drawn.data) else ""
+    runs = count_runs(table, of) if "group" in table else number_of_runs(table["n"], of)
+    return f"{shown} in {games}{average}, {runs}"
 
 
 # --- which rows a figure shows --------------------------------------------------------------------------------------
@@ -229,11 +263,17 @@ def _steps(scores: aggregate.Scores) -> str:
 # --- the command ----------------------------------------------------------------------------------------------------
 
 KINDS = {
-    "learning_curves": Kind("Learning curves", _select_curves("learning_curves"), draw_learning_curves),
-    "study": Kind("Return, bias, standard deviation and Jensen gap", _select_curves("study"), draw_study),
-    "ablation": Kind("Larger model and more updates", _select_curves("ablation"), draw_ablation),
-    "series": Kind("Over a number in which labels differ", select_series, draw_series),
-    "mechanism": Kind("What the members of ensembles share", _select_curves("mechanism"), draw_mechanism),
+    "learning_curves": Kind(
+        "Learning curves", _select_curves("learning_curves"), draw_learning_curves, panels=RETURN_ONLY
+    ),
+    "study": Kind(
+        "Return, bias, standard deviation and Jensen gap", _select_curves("study"), draw_study, panels=STUDY_ROWS
+    ),
+    "ablation": Kind("Larger model and more updates", _select_curves("ablation"), draw_ablation, panels=RETURN_ONLY),
+    "series": Kind("Over a number in which labels differ", select_series, draw_series, panels=SERIES_ROWS),
+    "mechanism": Kind(
+        "What the members of ensembles share", _select_curves("mechanism"), draw_mechanism, panels=MECHANISM_ROWS
+    ),
     "aggregates": Kind("Aggregates over games", select_aggregates, draw_aggregates, "label"),
     "profiles": Kind("Performance profiles", select_profiles, draw_profiles, "label"),
     "improvements": Kind("Probability of improvement", select_improvements, draw_improvements, "label"),

@@ -30,7 +30,7 @@ LEFT, RIGHT, BOTTOM, TOP = 0.5, 0.16, 0.36, 0.2  # margins around the panels, in
 GAP_X, GAP_Y = 0.42, 0.34
 LEGEND_LINE, TITLE_LINE = 0.133, 0.125
 MARKERS_PER_CURVE = 6
-FAR = 8  # times as large as the median of the others': a curve that would hide them, were the axis linear throughout
+FAR = 8  # times as large as the median curve: one that would hide most others, were the axis linear throughout
 SETTINGS: dict[str, Any] = {
     "svg.hashsalt": "meanq",  # the same picture, the same bytes
     "text.parse_math": False,  # a label may have a dollar sign in it
@@ -250,13 +250,14 @@ def _marked(mean: np.ndarray, shift: int) -> list[int]:
 
 
 def limits(ranges: Mapping[str, tuple[float, float]], find_far: bool = False) -> tuple[tuple[float, float], list[str]]:
-    """The range of an axis from the range of each curve, without those that are far out; and which these are."""
+    """The range of an axis from the range of each curve, without those that are far out; and which these are.
+
+    Far out are fewer than half of the curves at most, so where half of them are large the axis stays linear: they are
+    not exceptions, and the difference between large and small is what there is to see.
+    """
     sizes = {name: max(abs(low), abs(high)) for name, (low, high) in ranges.items()}
-    far = []
-    for name in sizes if find_far else ():
-        others = [size for other, size in sizes.items() if other != name]
-        if len(others) >= 2 and sizes[name] > FAR * np.median(others) > 0:
-            far.append(name)
+    median = np.median(list(sizes.values()))
+    far = [name for name, size in sizes.items() if find_far and size > FAR * median > 0]
     kept = [ranges[name] for name in ranges if name not in far]
     low, high = min(low for low, _ in kept), max(high for _, high in kept)
     size = max(high - low, 0.1 * max(abs(low), abs(high))) or 1  # what hardly changes is not blown up

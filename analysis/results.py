@@ -25,7 +25,7 @@ import pandas as pd
 from analysis import kept
 from analysis.compare import HORIZONS, our_scores, paper_table
 from analysis.figure_tables import CITED, game_name
-from analysis.figures import KINDS, MOST_COLUMNS, Drawn, all_labels, draw_tables
+from analysis.figures import KINDS, MOST_COLUMNS, Drawn, all_labels, contents, draw_tables
 from analysis.findings import as_table, decide
 from analysis.kept import Kept
 from analysis.metrics import Metrics, compute, say
@@ -170,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"analysis: {error.filename or options.out}: cannot be written ({error.strerror})")
     print(in_words(late_table))
     for figure in drawn:
-        print(f"{options.out / 'figures' / figure.name}.svg: {figure.title}")
+        print(f"{options.out / 'figures' / figure.name}.svg: {contents(figure)}")
     print(f"{options.out / 'README.md'}: all of it")
 
 

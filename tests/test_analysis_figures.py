@@ -16,7 +16,7 @@ from matplotlib.transforms import Bbox
 
 from analysis import aggregate, compare, figures, findings, metrics
 from analysis.compare import paper_table
-from analysis.figures import KINDS, draw_all, read_tables
+from analysis.figures import KINDS, contents, draw_all, read_tables
 from analysis.metrics import Metrics, compute
 from analysis.palette import styles
 from analysis.panels import compact, grid_shape, limits, settings
@@ -329,6 +329,21 @@ def test_where_a_curve_would_hide_the_others_the_axis_is_logarithmic_beyond_them
     assert limits({"a": (0, 1), "b": (0, 2), "c": (0, 99)})[1] == [], "of returns none is far"
 
 
+def test_where_half_of_the_curves_are_large_the_axis_is_linear(tmp_path: Path) -> None:
+    biases = {"dqn": 1.0, "meanq": 1.5, "dqn_no_target": 40.0, "meanq_no_target": 20.0}
+    for label, value in biases.items():
+        write_run(tmp_path, "a", label, 0, {10: 1, 20: 2}, values=value)
+    found = read_runs([tmp_path])
+    figure, caption, _ = picture(found, compute(found), "study")
+    axis = panel(figure, "bias of V(s0)")
+    assert axis.get_yscale() == "linear" and "logarithmic" not in caption
+    assert axis.get_ylim()[0] < 1 and axis.get_ylim()[1] > 40
+    assert_readable(figure)
+    ranges = {label: (0.0, value) for label, value in biases.items()}
+    assert limits(ranges, find_far=True)[1] == []
+    assert limits({**ranges, "ens_dqn": (0, 2)}, find_far=True)[1] == ["dqn_no_target", "meanq_no_target"]
+
+
 def test_a_far_curve_below_the_others_is_seen_too(tmp_path: Path) -> None:
     for label, value in (("dqn", -1.0), ("meanq", 1.5), ("dqn_no_target", -500.0)):
         write_run(tmp_path, "a", label, 0, {10: 1, 20: 2}, values=value)
@@ -417,6 +432,35 @@ def test_a_series_is_drawn_over_its_number(games: list[str], tmp_path: Path) -> 
             np.testing.assert_allclose(np.asarray(line.get_ydata(), dtype=float), heights)
     for name in ("study", "mechanism"):
         assert_readable(picture(found, metrics, name)[0])
+
+
+@pytest.mark.parametrize(
+    ("games", "labels", "name", "expected"),
+    [
+        (
+            ["a"],
+            ["dqn"],
+            "study",
+            "return, bias of V(s0), normalised std and normalised gap in A, 2 runs of one method",
+        ),
+        (GAMES[:2], SIX, "learning_curves", "return in Alien, Amidar, and their average, 2 runs of each of 6 methods"),
+        (
+            GAMES[:6],
+            ["dqn", "meanq"],
+            "mechanism",
+            "correlation and effective size of one method, average over 6 games",
+        ),
+        (["a"], SIZES[:3], "series", "correlation and effective size over ensemble_size in A, 2 runs of each of 3"),
+        (GAMES[:2], ["dqn", "meanq"], "improvements", "Probability of improvement of each of 2 methods"),
+    ],
+    ids=["study", "learning_curves", "mechanism", "series", "improvements"],
+)
+def test_the_contents_of_a_figure_in_a_line(
+    games: list[str], labels: list[str], name: str, expected: str, tmp_path: Path
+) -> None:
+    found, metrics = study(tmp_path / "runs", games, labels)
+    (drawn,) = draw_all(found, metrics, tmp_path / "out", [name]).drawn
+    assert expected in contents(drawn)
 
 
 @pytest.mark.parametrize(("labels", "bands"), [(8, True), (9, False)])

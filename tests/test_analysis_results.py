@@ -238,6 +238,8 @@ def test_one_run_each_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFix
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "MinAtar Breakout, last quarter of training (one run each, so differences may be chance)"
     assert " ".join(lines[1].split()) == "DQN return 8.0 bias +1.0: values its start too high"
+    figure = tmp_path / "out" / "figures" / "study.svg"
+    assert f"{figure}: return and bias of V(s0) in MinAtar Breakout, 1 run of each of 2 methods" in lines
 
 
 def test_a_bias_is_called_too_high_or_too_low_where_its_interval_says_so(tmp_path: Path) -> None:

@@ -57,14 +57,20 @@ def test_every_study_composes_at_every_scale(name: str, scale: str, tmp_path: Pa
     small = scale != "paper"
     for config in plan.configs:
         assert config.env.kind == ("minatar" if scale == "minatar" else "atari")
-        least = 30_000 if name == "first_look" else 50_000
-        assert config.total_steps >= (least if small else config.env.main.total_steps)
+        assert config.total_steps >= (50_000 if small else config.env.main.total_steps)
     assert not any(tmp_path.iterdir())
 
 
 GAMES = ("seaquest", "asterix", "bank_heist", "hero")
 ALGORITHMS = ("dqn", "dqn_no_target", "avg_dqn", "ens_dqn", "meanq", "meanq_no_target")
 ENSEMBLES = ("ens_dqn", "meanq", "meanq_no_target")
+
+
+def test_the_first_look_is_part_of_target_network(tmp_path: Path) -> None:
+    found = cells(planned(tmp_path, "+study=first_look", "scale=minatar").configs)
+    game = "minatar_space_invaders"
+    assert found == {(game, label): [0] for label in ("dqn", "dqn_no_target", "meanq", "meanq_no_target")}
+    assert found.keys() <= cells(planned(tmp_path, "+study=target_network", "scale=minatar").configs).keys()
 
 
 def test_target_network_has_the_papers_runs(tmp_path: Path) -> None:
