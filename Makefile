@@ -24,8 +24,8 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 run: $(READY) ## a first effect in a few minutes: does DQN overestimate without a target network, and MeanQ?
-	@$(MAKE) --no-print-directory reproduce STUDY=first_look RESULTS=runs/first_look/results
-	@echo "Open runs/first_look/results/figures/study.svg in a browser; README.md says what to see in it and what to try next."
+	@$(MAKE) --no-print-directory reproduce STUDY=first_look RESULTS=results/first_look
+	@echo "Open results/first_look/figures/study.svg in a browser; README.md says what to see in it and what to try next."
 
 reproduce: $(READY) ## STUDY=target_network [SCALE=minatar]: run a study, keep its tables and figures in ablations/results
 	@test -n "$(STUDY)" || { echo "which study? make reproduce STUDY=... with one of: $(STUDIES)"; exit 1; }

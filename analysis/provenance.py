@@ -40,39 +40,8 @@ def provenance(found: RunSet, paths: Sequence[Path], scale: str | None, notes: I
         "devices": _count(run.meta.get("device") for run in found.runs),
         "versions": _versions(found.runs),
         "commands": [made.text for made in commands(found)],
-        "notes": [_without(paths, note) for note in (*found.messages(), *notes)],
+        "notes": [without_paths(paths, note) for note in (*found.messages(), *notes)],
     }
-
-
-def join(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Of two sets of runs of one study, none of which is in both."""
-    counted = ("commits", "machines", "threads", "devices")
-    runs = (first["runs"], second["runs"])
-    names = sorted({*first["versions"], *second["versions"]})
-    return {
-        **second,
-        **{
-            name: first[name] + second[name] for name in ("runs", "finished", "interactions", "untimed", "not_of_scale")
-        },
-        "hours": round(first["hours"] + second["hours"], 2),
-        "copied": _sorted(Counter(first["copied"]) + Counter(second["copied"])),
-        **{name: _add(first[name], second[name], runs) for name in counted},
-        "versions": {
-            name: _add(first["versions"].get(name, {}), second["versions"].get(name, {}), runs) for name in names
-        },
-        "commands": list(dict.fromkeys([*first["commands"], *second["commands"]])),
-        "notes": list(dict.fromkeys([*first["notes"], *second["notes"]])),
-        "scores": first["scores"] or second["scores"],
-    }
-
-
-def _add(first: Mapping[str, int], second: Mapping[str, int], runs: tuple[int, int]) -> dict[str, int]:
-    """Counts of two sets of runs; a set that has none did not record it."""
-    parts = [
-        Counter(found) or Counter({NOT_RECORDED: count}) for found, count in zip((first, second), runs, strict=True)
-    ]
-    both = parts[0] + parts[1]
-    return {} if set(both) <= {NOT_RECORDED} else _sorted(both)
 
 
 def _of_scale(found: RunSet, name: str, scale: str) -> dict[str, Any]:
@@ -149,7 +118,7 @@ def _sorted(counted: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _without(paths: Sequence[Path], text: str) -> str:
+def without_paths(paths: Sequence[Path], text: str) -> str:
     """Directories as they are called below the given paths, others by their last part."""
     for path in sorted(map(str, paths), key=len, reverse=True):
         text = text.replace(f"{path}/", "")

@@ -1,18 +1,20 @@
 """What the repository keeps of a study: its figures, the tables behind them, verdicts, and where the runs come from.
 
     python -m analysis.results runs/target_network --scale minatar --out ablations/results/target_network
-    python -m analysis.results more/main_100k --scale few_games --add --out ablations/results/main_100k
+    python -m analysis.results --scale minatar --out ablations/results/target_network   # from the runs kept there alone
     python -m analysis.results --again ablations/results/*       # pages and pictures anew, from the tables kept there
 
+runs/                  the small files of every run, read as runs are
 figures/*.csv, *.svg   tables of figures and the figures (`--figures` chooses them)
 tables/late.csv        return, bias, std and gap, late in training, by game and label
 tables/findings.csv    the paper's conclusions, compared; tables/scores.csv: Atari scores beside the paper's
 provenance.json        commits, machine, versions, hours and commands, as the runs recorded them
 README.md              all of it on a page
 
-The page and the pictures are functions of the tables and of the study's file in ablations/, so they can be made again
-without the runs. `--scale` says which scale of the study was run; that the runs are those of it is checked. `--add`
-puts games and labels that are not there yet beside those of earlier runs, which need not be at hand any more.
+Everything is made from the kept runs, so a study can be continued on any machine: runs that come later join those that
+are there. The page and the pictures follow from the tables and the study's file in ablations/; results that were kept
+without their runs have these alone. `--scale` names the scale of the study that was run; that the runs belong to it is
+checked.
 """
 
 import argparse
@@ -36,19 +38,21 @@ from analysis.runs import AnalysisError, RunSet, read_runs
 from analysis.tables import late, not_alike
 
 
-def collect(paths: Sequence[Path], scale: str | None, figures: Sequence[str] | None) -> Kept:
-    """All that is kept of the runs but the page and the pictures."""
-    found = read_runs(paths)
+def collect(paths: Sequence[Path], out: Path, scale: str | None, figures: Sequence[str] | None) -> Kept:
+    """All that is kept of the runs, and of those that are kept in `out` already, but the page and the pictures."""
+    new = read_runs(paths) if paths else RunSet([])
+    directories, taken = kept.joined(new, out)
+    found = read_runs(directories or [out / kept.RUNS])
     metrics = compute(found)
     findings, notes = decide(found)
     scores, about_scores = _scores(found, notes)
     late_table = late(found, metrics)
-    notes = [*metrics.messages(), *not_alike(late_table), *notes]
-    about = {**provenance(found, paths, scale, notes), "scores": about_scores}
+    skipped = [f"skipped {problem}" for problem in new.problems]
+    notes = [*skipped, *metrics.messages(), *not_alike(late_table), *notes]
+    about = {**provenance(found, [*paths, out / kept.RUNS], scale, notes), "scores": about_scores}
     tables = {"late": late_table, "findings": as_table(findings), "scores": scores}
-    return Kept(
-        about, _figure_tables(found, metrics, figures), {name: part for name, part in tables.items() if len(part)}
-    )
+    tables = {name: part for name, part in tables.items() if len(part)}
+    return Kept(about, _figure_tables(found, metrics, figures), tables, taken)
 
 
 def _figure_tables(found: RunSet, metrics: Metrics, names: Sequence[str] | None) -> dict[str, pd.DataFrame]:
@@ -138,29 +142,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m analysis.results", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("paths", type=Path, nargs="+", help="directories with runs below; with --again, kept results")
+    parser.add_argument("paths", type=Path, nargs="*", help="directories with runs below; with --again, kept results")
     parser.add_argument("--out", type=Path, help="directory for all that is kept")
     parser.add_argument("--scale", help="of the study in ablations/ whose runs these are")
     parser.add_argument("--figures", type=lambda text: text.split(","), help=f"some of {','.join(KINDS)}")
-    parser.add_argument("--add", action="store_true", help="to what --out has of other games and labels")
     parser.add_argument("--again", action="store_true", help="make pages and pictures anew from the tables")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.figures or []) - set(KINDS))
     if unknown:
         parser.error(f"--figures {','.join(unknown)}: no such figure; there are {', '.join(KINDS)}")
-    if options.again == (options.out is not None) or (
-        options.again and (options.scale or options.figures or options.add)
-    ):
+    if options.again == (options.out is not None) or (options.again and (options.scale or options.figures)):
         parser.error("write directories with runs and --out DIRECTORY, or --again and directories of kept results")
     try:
         if options.again:
             for path in options.paths:
                 redraw(path, path)
             return
-        results = collect(options.paths, options.scale, options.figures)
+        results = collect(options.paths, options.out, options.scale, options.figures)
         say(results.about["notes"])
-        if options.add:
-            results = kept.join(kept.read(options.out), results)
         kept.write(results, options.out)
         drawn = redraw(options.out, options.out)
         late_table = kept.read(options.out).tables["late"]

@@ -1,6 +1,7 @@
 """What is kept of a study: it follows from the runs, names no host and no path, and is made again from itself."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +14,7 @@ import yaml
 
 from analysis import results
 from analysis.results import redraw
+from analysis.runs import read_runs
 from meanq.study import load_study
 from tests.helpers import compose
 from tests.synthetic_runs import gaussian_q, write_run
@@ -29,7 +31,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 def test_what_the_repository_keeps_follows_from_its_tables(kept: Path, tmp_path: Path) -> None:
     redraw(kept, tmp_path)
     made, there = contents(tmp_path), contents(kept)
-    sources = {name for name in there if name.startswith("tables/") or name == "provenance.json"}
+    sources = {name for name in there if name.startswith(("runs/", "tables/")) or name == "provenance.json"}
     assert made.keys() == there.keys() - sources
     for name, content in made.items():
         assert content == there[name], f"{name} is not what its tables give: python -m analysis.results --again {kept}"
@@ -305,7 +307,7 @@ def test_nothing_of_the_machine_is_published(tmp_path: Path) -> None:
 def test_what_cannot_be_written_or_is_not_there_is_one_line(tmp_path: Path) -> None:
     write_study(tmp_path / "runs", seeds=1)
     (tmp_path / "file").write_text("")
-    with pytest.raises(SystemExit, match=r"^analysis: .*file/figures/\w+.csv: cannot be written \(Not a directory\)$"):
+    with pytest.raises(SystemExit, match=r"^analysis: .*/file/[\w/.]+: cannot be written \(Not a directory\)$"):
         keep(tmp_path / "runs", tmp_path / "file")
     keep(tmp_path / "runs", tmp_path / "out")
     (tmp_path / "out" / "tables" / "late.csv").unlink()
@@ -338,65 +340,76 @@ CELLS = [
 ]
 
 
-@pytest.mark.parametrize(("game", "seeds"), [("boxing", 2), ("road_runner", 1)], ids=["known game", "new game"])
-def test_runs_that_come_later_give_the_same_as_all_at_once(game: str, seeds: int, tmp_path: Path) -> None:
-    """With Boxing, MeanQ is in all games and gets an average; with RoadRunner, Rainbow loses its own."""
-    later = [(game, "meanq_rainbow"), ("assault", "rainbow__multi_step=20")]
-    write_atari(tmp_path / "first", CELLS, seeds)
-    write_atari(tmp_path / "later", later, seeds, commit="new")
+def test_runs_that_come_later_give_the_same_as_all_at_once(tmp_path: Path) -> None:
+    later = [("road_runner", "meanq_rainbow"), ("assault", "rainbow__multi_step=20")]
+    first, second = write_atari(tmp_path / "first", CELLS, 2), write_atari(tmp_path / "later", later, 3, commit="new")
     scale = ("--scale", "few_games")
-    everything = [str(tmp_path / "first"), str(tmp_path / "later"), "--out", str(tmp_path / "all"), *scale]
-    results.main(everything)
-    keep(tmp_path / "first", tmp_path / "out", *scale)
-    made, wanted = keep(tmp_path / "later", tmp_path / "out", *scale, "--add"), contents(tmp_path / "all")
-    assert made.keys() == wanted.keys()
-    for name in (name for name in wanted if name.endswith(".csv")):
-        ours, theirs = (pd.read_csv(tmp_path / part / name) for part in ("out", "all"))
-        if name == "tables/findings.csv":
-            assert set(ours.pop("details")) == {"no label has 3 runs in a game"} and len(theirs.pop("details"))
-        pd.testing.assert_frame_equal(ours, theirs, rtol=1e-5, obj=name)  # made of six digits
-    about, whole = (json.loads(part["provenance.json"]) for part in (made, wanted))
-    assert about["commits"] == {"abc": 4 * seeds, "new": 2 * seeds} and about["runs"] == 6 * seeds
-    assert about["versions"] == {} and about["machines"] == {}
-    assert sorted(about.pop("notes")) == sorted(whole.pop("notes"))
-    assert len(about.pop("commands")) >= len(whole.pop("commands"))
-    assert about == whole
-    averages = pd.read_csv(tmp_path / "out" / "figures" / "study.csv").query("env == 'average'")["algo"].unique()
-    everywhere = ["meanq_rainbow", "rainbow", "rainbow__multi_step=20"]
-    assert sorted(averages) == (everywhere if game == "boxing" else [])
-    again = contents(tmp_path / "out")
+    results.main([str(first), str(second), "--out", str(tmp_path / "all"), *scale])
+    keep(first, tmp_path / "out", *scale)
+    made = keep(second, tmp_path / "out", *scale)
+    assert made == contents(tmp_path / "all")
+    about = json.loads(made["provenance.json"])
+    assert about["commits"] == {"abc": 8, "new": 6} and about["runs"] == 14
+    shutil.rmtree(first)
+    results.main(["--out", str(tmp_path / "out"), *scale])  # from what is kept alone
+    assert contents(tmp_path / "out") == made
     results.main(["--again", str(tmp_path / "out")])
-    assert contents(tmp_path / "out") == again
+    assert contents(tmp_path / "out") == made
 
 
-def test_what_cannot_be_added_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
-    scale = ("--scale", "few_games")
-    before = keep(write_atari(tmp_path / "first", CELLS), tmp_path / "out", *scale)
-    one = [("boxing", "meanq_rainbow")]
-
-    def refused(runs: Path, reason: str, *arguments: str) -> None:
-        with pytest.raises(SystemExit, match=f"^analysis: {reason}"):
-            keep(runs, tmp_path / "out", *arguments, "--add")
-        assert contents(tmp_path / "out") == before
-
-    refused(tmp_path / "first", "--add: assault, meanq_rainbow is kept there already; leave its runs out", *scale)
-    refused(write_atari(tmp_path / "later", one), "--add: scale None, where few_games is kept")
-    refused(write_atari(tmp_path / "many", one, seeds=3), "--add: 3 runs of a label, of which the paper's", *scale)
-    refused(
-        tmp_path / "later", "--add: the figure profiles needs all runs at once", *scale, "--figures", "study,profiles"
-    )
-    refused(tmp_path / "later", "--add: figures/study.csv must have every game", *scale, "--figures", "learning_curves")
-    with pytest.raises(SystemExit, match=r"^analysis: .*nowhere: no tables of figures here"):
-        keep(tmp_path / "later", tmp_path / "nowhere", *scale, "--add")
-    assert not (tmp_path / "nowhere").exists()
+def test_a_kept_run_is_replaced_by_the_one_that_came_further(tmp_path: Path) -> None:
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    for state, returns in (("running", {10: 1}), ("finished", {10: 1, 20: 5}), ("interrupted", {10: 1})):
+        shutil.rmtree(runs, ignore_errors=True)
+        write_run(runs, "boxing", "dqn", 0, returns, state=state, overrides={"total_steps": 20})
+        keep(runs, out)
+    (run,) = read_runs([out / "runs"]).runs
+    assert (run.state, run.last_evaluation) == ("finished", 20)
 
 
-def test_a_part_that_did_not_record_something_is_counted_when_it_is_added(tmp_path: Path) -> None:
-    scale = ("--scale", "few_games")
-    write_atari(tmp_path / "first", CELLS, seeds=1)
-    later = write_atari(tmp_path / "later", [("boxing", "meanq_rainbow")], seeds=1)
-    path = later / "boxing" / "meanq_rainbow" / "seed_0" / "meta.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "cpu": "A chip", "cores": 2}))
-    keep(tmp_path / "first", tmp_path / "out", *scale)
-    about = json.loads(keep(later, tmp_path / "out", *scale, "--add")["provenance.json"])
-    assert about["machines"] == {"not recorded": 4, "A chip, 2 cores": 1} and about["devices"] == {}
+def test_another_run_under_the_same_name_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    before = keep(write_atari(tmp_path / "first", CELLS), tmp_path / "out", "--scale", "few_games")
+    other = write_atari(tmp_path / "other", [("freeway", "rainbow"), ("boxing", "rainbow")], seeds=1)
+    path = other / "boxing" / "rainbow" / "seed_0" / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    config["algo"]["discount"] = 0.5
+    path.write_text(yaml.safe_dump(config))
+    with pytest.raises(
+        SystemExit, match=r"another run \(algo.discount differ\); keep this one in a directory of its own"
+    ):
+        keep(other, tmp_path / "out", "--scale", "few_games")
+    assert contents(tmp_path / "out") == before
+
+
+def test_tables_that_were_kept_without_runs_are_not_replaced_by_those_of_fewer(tmp_path: Path) -> None:
+    first = write_atari(tmp_path / "first", CELLS)
+    keep(first, tmp_path / "out")
+    shutil.rmtree(tmp_path / "out" / "runs")
+    before = contents(tmp_path / "out")
+    with pytest.raises(SystemExit, match=r"kept without its runs, of which assault, rainbow would be lost"):
+        keep(first / "boxing", tmp_path / "out")
+    assert contents(tmp_path / "out") == before
+    assert "runs/boxing/rainbow/seed_1/probes.npz" not in before
+    assert "runs/boxing/rainbow/seed_1/evaluations.csv" in keep(first, tmp_path / "out")
+
+
+def test_a_kept_run_is_small_and_tells_nothing_of_its_machine(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "runs", "boxing", "dqn", 0, {10: 1}, overrides={"root": "/home/alice/runs"})
+    meta = {"host": "alices-laptop", "platform": "x", "commit": "abc", "earlier": [{"to_step": 5, "host": "alices"}]}
+    (directory / "meta.json").write_text(json.dumps(meta))
+    (directory / "weights.safetensors").write_bytes(b"alice")
+    (directory / "checkpoint").mkdir()
+    kept = {name: content for name, content in keep(tmp_path / "runs", tmp_path / "out").items() if "runs/" in name}
+    assert {Path(name).name for name in kept} == {
+        *("config.yaml", "meta.json", "status.json", "evaluations.csv", "timings.csv")
+    }
+    assert not any(b"alice" in content for content in kept.values())
+    assert json.loads(kept["runs/boxing/dqn/seed_0/meta.json"]) == {"commit": "abc", "earlier": [{"to_step": 5}]}
+
+
+def test_a_label_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "runs", "boxing", "dqn", 0, {10: 1}) / "config.yaml"
+    path.write_text(path.read_text().replace("label: dqn", "label: ../../../escaped"))
+    with pytest.raises(SystemExit, match="label are no plain names"):
+        keep(tmp_path / "runs", tmp_path / "out")
+    assert not list(tmp_path.rglob("escaped"))
