@@ -1,4 +1,4 @@
-"""Random shifts against padding with the border and cutting out, pixel by pixel."""
+"""Augmentation, pixel by pixel: shifts against padding with the border and cutting out, intensity against a loop."""
 
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,13 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 import meanq.agent
-from meanq.augmentation import random_shift
+from meanq.augmentation import random_intensity, random_shift
 from meanq.config import ConfigError
+from meanq.learner import Learner
 from meanq.networks import Params, QNetwork
 from meanq.replay import Batch
 from meanq.train import check_augmentation
+from meanq.values import make_value_form
 from tests.helpers import algo_config, make_agent, network_config, random_params
 from tests.training import make_run
 
@@ -94,7 +96,38 @@ def test_the_generator_goes_on() -> None:
     assert torch.equal(first, random_shift(images, 2, seeded(3)))
 
 
-# Learning from shifted images
+# Intensity
+
+SCALE = 0.05
+
+
+def naive_intensity(images: np.ndarray, draws: np.ndarray, scale: float = SCALE) -> np.ndarray:
+    """Images [N, C, H, W] under standard normal draws [N], one pixel at a time."""
+    brighter = np.zeros(images.shape)
+    for n, image in enumerate(images):
+        factor = 1 + scale * min(max(float(draws[n]), -2.0), 2.0)
+        for c, y, x in np.ndindex(image.shape):
+            brighter[n, c, y, x] = float(image[c, y, x]) * factor
+    return brighter
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.float32], ids=str)
+@pytest.mark.parametrize("shape", [(1, 40, 1, 3, 4), (5, 9, 2, 4, 3), (40, 2, 3, 3)], ids=str)
+@pytest.mark.parametrize("scale", [SCALE, 0.5])
+def test_each_image_has_one_factor(scale: float, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    images = random_images(*shape, dtype=dtype)
+    before, generator = images.clone(), seeded(4)
+    brighter = random_intensity(images, scale, generator)
+    draws = torch.randn(shape[:-3], generator=seeded(4)).flatten().numpy()
+    assert draws.max() > 2 and draws.min() < -2, "some are cut off"
+    expected = naive_intensity(images.reshape(-1, *shape[-3:]).numpy(), draws, scale).reshape(shape)
+    assert brighter.dtype == torch.float32 and brighter.shape == images.shape
+    np.testing.assert_allclose(brighter.numpy(), expected, rtol=1e-5, atol=1e-6)
+    assert torch.equal(images, before)
+    assert not torch.equal(random_intensity(images, scale, generator), brighter)  # the generator goes on
+
+
+# Learning from augmented images
 
 SHAPE, ACTIONS, BATCH = (4, 10, 10), 3, 24
 
@@ -162,6 +195,38 @@ def test_states_and_next_states_are_shifted_independently(minibatch: str, rows: 
     assert shifts_of(network.shown[-1], batch.states, 2) != shifts
 
 
+def seen_in_learning(batch: Batch, **changes: Any) -> tuple[Tensor, Tensor]:
+    """States and next states as the networks are shown them; noise of seed 6."""
+    network = Watched()
+    agent = make_agent(algo_config("meanq", ensemble_size=2, **changes), network, random_params(network, 2, 0), 6)
+    agent.learn(batch)
+    evaluated, learned = network.shown
+    return learned.reshape(batch.states.shape), evaluated.reshape(batch.next_states.shape)
+
+
+def test_states_and_next_states_have_factors_of_their_own() -> None:
+    batch, generator = make_batch(2), seeded(6)
+    shown = seen_in_learning(batch, random_intensity=SCALE)
+    for seen, images in zip(shown, (batch.states, batch.next_states), strict=True):
+        draws = torch.randn(2, BATCH, generator=generator).flatten().numpy()
+        expected = naive_intensity(images.flatten(0, 1).numpy(), draws)
+        np.testing.assert_allclose(seen.flatten(0, 1).numpy(), expected, rtol=1e-5)
+
+
+def test_images_are_shifted_and_then_brightened() -> None:
+    """All shifts are drawn first, so the same seed shifts in the same way without intensity."""
+    batch = make_batch(2)
+    shifted = seen_in_learning(batch, random_shift=2)
+    both = seen_in_learning(batch, random_shift=2, random_intensity=SCALE)
+    generator = seeded(6)
+    for images in (batch.states, batch.next_states):
+        random_shift(images, 2, generator)
+    for moved, seen in zip(shifted, both, strict=True):
+        draws = torch.randn(2, BATCH, generator=generator).flatten().numpy()
+        expected = naive_intensity(moved.flatten(0, 1).numpy(), draws)
+        np.testing.assert_allclose(seen.flatten(0, 1).numpy(), expected, rtol=1e-5)
+
+
 def test_the_same_image_is_shifted_differently_as_state_and_as_next_state() -> None:
     images = random_images(1, BATCH, *SHAPE)
     network = Watched()
@@ -189,9 +254,10 @@ def test_without_shifts_the_batch_is_left_alone_and_nothing_is_drawn(
     def fail(*arguments: object) -> Tensor:
         raise AssertionError("not to be called")
 
-    monkeypatch.setattr(meanq.agent, "random_shift", fail)
+    for function in ("random_shift", "random_intensity"):
+        monkeypatch.setattr(meanq.agent, function, fail)
     algo = algo_config("meanq", ensemble_size=2, minibatch=minibatch)
-    assert algo.random_shift == 0  # the default
+    assert algo.random_shift == algo.random_intensity == 0  # the default
     network = Watched()
     agent = make_agent(algo, network, random_params(network, 2, 0))
     generator, batch = agent.state_dict()["generator"], make_batch(rows)
@@ -204,7 +270,8 @@ def test_without_shifts_the_batch_is_left_alone_and_nothing_is_drawn(
 
 def test_acting_sees_the_image_as_it_is() -> None:
     network = Watched()
-    agent = make_agent(algo_config("meanq", ensemble_size=2, random_shift=2), network, random_params(network, 2, 0))
+    algo = algo_config("meanq", ensemble_size=2, random_shift=2, random_intensity=SCALE)
+    agent = make_agent(algo, network, random_params(network, 2, 0))
     generator, state = agent.state_dict()["generator"], random_images(1, *SHAPE)
     for explore in (False, True):
         agent.values(state.numpy(), explore=explore)
@@ -233,3 +300,13 @@ def test_the_shorter_side_limits_the_shift() -> None:
         with pytest.raises(ConfigError, match="write less than that"):
             check_augmentation(algo_config("meanq", random_shift=6), shape)
     check_augmentation(algo_config("meanq", random_shift=0), (8,))
+
+
+@pytest.mark.parametrize("changes", [{"random_shift": 2}, {"random_intensity": SCALE}], ids=str)
+def test_values_of_augmented_next_states_are_not_kept(changes: dict[str, Any]) -> None:
+    """They differ from draw to draw."""
+    for algo, pays in ((algo_config("meanq"), True), (algo_config("meanq", **changes), False)):
+        network = Watched()
+        agent = make_agent(algo, network, random_params(network, algo.ensemble_size, 0))
+        assert Learner(algo, network, make_value_form(algo, torch.device("cpu"))).next_values_pay == pays
+        assert agent.caches_targets == pays

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from scipy.stats import chisquare
 
 from meanq.config import Config
 from meanq.envs import Environment, FrameStack, Step, make_env
@@ -226,6 +227,92 @@ def test_an_evaluation_plays_the_stated_streams() -> None:
         env = make_env(config.env, np.random.default_rng(0))
         env.seed(stream(config.seed, "evaluation", 1000, i))
         assert_close(episode, slow_episode(env, 1, config.algo.discount, clip=True)[0])
+
+
+# Random actions
+
+
+def test_random_actions_of_an_evaluation_are_those_of_a_loop() -> None:
+    """Half of the actions are random: in each round a number for every running game, then an action for each."""
+    config = compose(*CONFIGS["asterix"])
+    envs, actions = environments(config), envs_actions(config)
+    episodes = play(fake_values(actions), envs, config.env.stack, 0.99, False, epsilon=0.5, actions=seeded_actions())
+    generator, slow, at_random, total = seeded_actions(), environments(config), 0, 0
+    stacks = [FrameStack(config.env.stack, env.frame_shape, env.frame_dtype) for env in slow]
+    states = [stack.start(env.reset()).copy() for stack, env in zip(stacks, slow, strict=True)]
+    returns, lengths, running = [0.0] * len(slow), [0] * len(slow), list(range(len(slow)))
+    for i, state in enumerate(states):
+        assert episodes[i].value == pytest.approx(fake_values(actions)(state[None]).mean(0).max()), "V(s_0) is greedy"
+    while running:
+        numbers = [generator.random() for _ in running]
+        drawn = generator.integers(actions, size=len(running))
+        still = []
+        for place, i in enumerate(running):
+            action = int(fake_values(actions)(states[i][None])[:, 0].mean(0).argmax())
+            if numbers[place] < 0.5:
+                action, at_random = int(drawn[place]), at_random + 1
+            outcome = slow[i].step(action)
+            states[i] = stacks[i].push(outcome.frame).copy()
+            returns[i], lengths[i], total = returns[i] + outcome.reward, lengths[i] + 1, total + 1
+            if not (outcome.terminal or outcome.truncated):
+                still.append(i)
+        running = still
+    assert [(e.episode_return, e.length) for e in episodes] == list(zip(returns, lengths, strict=True))
+    assert abs(at_random / total - 0.5) < 4 * 0.5 / np.sqrt(total)
+
+
+def envs_actions(config: Config) -> int:
+    return environments(config)[0].num_actions
+
+
+def seeded_actions() -> np.random.Generator:
+    return np.random.default_rng(9)
+
+
+class Recording(Script):
+    """Keeps the actions that it is given."""
+
+    num_actions = 4
+
+    def __init__(self, steps: int) -> None:
+        super().__init__([0.0] * steps, lost=[])
+        self.actions: list[int] = []
+
+    def step(self, action: int) -> Step:
+        self.actions.append(action)
+        return super().step(action)
+
+
+def recorded_actions(epsilon: float, favourite: int, generator: np.random.Generator | None) -> np.ndarray:
+    """Of three episodes of 400 steps, in which all values prefer one action."""
+    envs = [Recording(400) for _ in range(3)]
+    q = np.eye(4)[favourite]
+    episodes = play(lambda s: np.tile(q, (2, len(s), 1)), envs, 1, 0.9, False, epsilon=epsilon, actions=generator)
+    assert [episode.value for episode in episodes] == [1.0] * 3, "V(s_0) does not depend on epsilon"
+    return np.array([env.actions for env in envs])
+
+
+def test_the_share_of_random_actions() -> None:
+    uniform = recorded_actions(1.0, 2, seeded_actions())
+    np.testing.assert_array_equal(recorded_actions(1.0, 0, seeded_actions()), uniform)  # whatever the values
+    assert chisquare(np.bincount(uniform.ravel(), minlength=4)).pvalue > 1e-3
+    assert (uniform[0] == uniform[1]).mean() < 0.4, "each game has actions of its own"
+    half = recorded_actions(0.5, 2, seeded_actions())
+    assert abs((half != 2).mean() - 0.5 * 3 / 4) < 4 * np.sqrt(0.375 * 0.625 / half.size)
+    generator = seeded_actions()
+    before = generator.bit_generator.state
+    assert (recorded_actions(0.0, 2, generator) == 2).all() and generator.bit_generator.state == before
+    assert (recorded_actions(0.0, 2, None) == 2).all()
+
+
+def test_random_actions_depend_on_seed_and_step() -> None:
+    chain = ("env=chain", "evaluation.episodes=5", "algo.epsilon.evaluation=0.5")
+    expected = evaluate(compose(*chain), 1000)
+    assert evaluate(compose(*chain), 1000) == evaluate(compose(*chain), 500, 1000) == expected
+    greedy = evaluate(compose(*chain[:2]), 1000)
+    assert [e.value for e in greedy] == [e.value for e in expected] and greedy != expected
+    others = [evaluate(compose(*chain), 2000), evaluate(compose(*chain, "seed=1"), 1000)]
+    assert expected not in others
 
 
 def test_the_paper_s_numbers() -> None:

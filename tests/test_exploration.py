@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ from scipy.stats import chisquare
 
 from meanq.config import AlgoConfig, EpsilonConfig
 from meanq.exploration import Explorer, random_share, upper_bound
+from meanq.rng import stream
 from tests.helpers import algo_config
+from tests.training import SHORT, SilentReporter, make_run
 
 ACTIONS = 4
 EXPLORATIONS = ("epsilon_greedy", "episode_member", "ucb", "greedy")
@@ -74,10 +77,14 @@ def test_the_upper_bound_is_the_mean_and_lambda_standard_deviations(
         np.testing.assert_allclose(upper_bound(q.astype(np.float32), ucb_lambda, ensemble_std), expected, rtol=1e-4)
 
 
+@pytest.mark.filterwarnings("error")  # numpy warns of a sample of one
+@pytest.mark.parametrize("ensemble_std", ["population", "sample"])
 @pytest.mark.parametrize("ucb_lambda", [0.0, 1.0, 100.0])
-def test_the_upper_bound_of_one_member_is_its_values_bit_for_bit(ucb_lambda: float) -> None:
+def test_the_upper_bound_of_one_member_is_its_values_bit_for_bit(ucb_lambda: float, ensemble_std: str) -> None:
     q = np.random.default_rng(0).normal(1e4, 1e3, size=(1, 50)).astype(np.float32)
-    assert np.array_equal(upper_bound(q, ucb_lambda, "population"), q[0])
+    assert np.array_equal(upper_bound(q, ucb_lambda, ensemble_std), q[0])
+    for one in q.reshape(5, 1, 10):
+        assert chosen(one, "ucb", ucb_lambda=ucb_lambda, ensemble_std=ensemble_std) == one[0].argmax()
 
 
 def chosen(q: np.ndarray, exploration: str, **changes: Any) -> int:
@@ -118,10 +125,32 @@ def test_epsilon_falls_linearly_and_then_stays(exploration: str, step: int, shar
     assert random_share(make_algo(exploration, epsilon=SCHEDULE), step) == pytest.approx(share, rel=1e-12)
 
 
+def dopamine_epsilon(decay_period: int, step: int, warmup_steps: int, epsilon: float) -> float:
+    """Dopamine's linearly_decaying_epsilon."""
+    steps_left = decay_period + warmup_steps - step
+    bonus = (1.0 - epsilon) * steps_left / decay_period
+    return epsilon + float(np.clip(bonus, 0.0, 1.0 - epsilon))
+
+
+@pytest.mark.parametrize(("begin", "steps", "end"), [(0, 200, 0.1), (16, 20, 0.01), (100, 1, 0.0), (7, 50, 1.0)])
+def test_epsilon_begins_to_fall_as_in_dopamine(begin: int, steps: int, end: float) -> None:
+    algo = make_algo("epsilon_greedy", epsilon=EpsilonConfig(start=1.0, end=end, begin=begin, steps=steps))
+    shares = [random_share(algo, step) for step in range(begin + steps + 20)]
+    assert shares == pytest.approx([dopamine_epsilon(steps, step, begin, end) for step in range(len(shares))])
+    assert set(shares[: begin + 1]) == {1.0} and shares[-1] == pytest.approx(end)
+    assert end == 1 or shares[begin + 1] < 1
+
+
+def test_a_late_epsilon_may_start_anywhere() -> None:
+    algo = make_algo("epsilon_greedy", epsilon=EpsilonConfig(start=0.2, end=0.6, begin=3, steps=4))
+    shares = [random_share(algo, step) for step in range(9)]
+    assert shares == pytest.approx([0.2, 0.2, 0.2, 0.2, 0.3, 0.4, 0.5, 0.6, 0.6])
+
+
 def test_epsilon_may_rise_or_stay() -> None:
-    rising = make_algo("epsilon_greedy", epsilon=EpsilonConfig(0.2, 0.6, 10))
+    rising = make_algo("epsilon_greedy", epsilon=EpsilonConfig(start=0.2, end=0.6, steps=10))
     assert [random_share(rising, step) for step in (0, 5, 10, 11)] == pytest.approx([0.2, 0.4, 0.6, 0.6])
-    constant = make_algo("epsilon_greedy", epsilon=EpsilonConfig(0.3, 0.3, 1))
+    constant = make_algo("epsilon_greedy", epsilon=EpsilonConfig(start=0.3, end=0.3, steps=1))
     assert [random_share(constant, step) for step in (0, 1, 2)] == pytest.approx([0.3, 0.3, 0.3])
 
 
@@ -173,7 +202,7 @@ def test_values_are_not_asked_for_where_the_action_is_random() -> None:
     def fail() -> np.ndarray:
         raise AssertionError("not needed")
 
-    explorer = make_explorer(make_algo("epsilon_greedy", epsilon=EpsilonConfig(1.0, 1.0, 1)))
+    explorer = make_explorer(make_algo("epsilon_greedy", epsilon=EpsilonConfig(start=1.0, end=1.0, steps=1)))
     assert {explorer.act(step, fail) for step in range(200)} == set(range(ACTIONS))
 
 
@@ -184,6 +213,67 @@ def test_values_are_asked_for_once_where_the_action_is_greedy(exploration: str) 
         action = explorer.act(step, values)
         assert type(action) is int
         assert values.calls == step + 1
+
+
+# The first interactions
+
+
+@pytest.mark.parametrize("exploration", EXPLORATIONS)
+def test_the_first_steps_are_random_whatever_explores(exploration: str) -> None:
+    algo = make_algo(exploration, random_steps=30)
+    later = random_share(make_algo(exploration), 30)
+    assert [random_share(algo, step) for step in range(32)] == [1.0] * 30 + [later] * 2
+    falling = make_algo(exploration, random_steps=30, epsilon=replace(SCHEDULE, with_noise=True))
+    shares = [random_share(falling, step) for step in range(32)]
+    assert shares == pytest.approx([1.0] * 30 + [0.865, 0.8605])  # where the schedule would be anyway
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("algo=meanq_rainbow", "algo.epsilon.with_noise=false"),
+        ("algo=meanq", "algo.epsilon.start=0.5", "algo.epsilon.end=0.3"),
+    ],
+    ids=["ucb", "epsilon_greedy"],
+)
+def test_a_run_begins_with_uniform_actions_that_ask_for_no_values(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    """All actions of a run again, from the stream of actions and the values that the run asked for."""
+    first, total = 50, 100
+    run = make_run(
+        tmp_path, *SHORT, *overrides, "algo.ensemble_size=2", f"algo.random_steps={first}", f"total_steps={total}"
+    )
+    actions: list[int] = []
+    asked: list[tuple[int, np.ndarray]] = []  # at which action, and the answer
+    step, values = run.env.step, run.agent.values
+
+    def spy_step(action: int) -> Any:
+        actions.append(action)
+        return step(action)
+
+    def spy_values(states: np.ndarray, *, explore: bool = False) -> np.ndarray:
+        q = values(states, explore=explore)
+        if explore:
+            asked.append((len(actions), q[:, 0]))
+        return q
+
+    run.env.step, run.agent.values = spy_step, spy_values  # type: ignore[method-assign]
+    run.train(SilentReporter())
+
+    generator, algo, answers = stream(run.config.seed, "actions"), run.config.algo, iter(asked)
+    for t in range(total):
+        share = 1.0 if t < first else 0.0
+        if algo.exploration == "epsilon_greedy" and t >= first:
+            share = 0.5 - 0.2 * t / 200
+        if share > 0 and generator.random() < share:
+            expected = generator.integers(run.env.num_actions)
+        else:
+            when, q = next(answers)
+            assert when == t
+            expected = naive_upper_bound(q, 1.0 if algo.exploration == "ucb" else 0.0, "population").argmax()
+        assert actions[t] == expected, t
+    assert len(actions) == total and next(answers, None) is None
+    assert 0 < len(asked) <= total - first and asked[0][0] >= first
+    assert set(actions[:first]) == set(range(run.env.num_actions))
 
 
 # One member for an episode
@@ -216,7 +306,7 @@ def test_the_acting_member_is_one_of_the_ensemble() -> None:
 def test_the_acting_member_does_not_depend_on_random_actions() -> None:
     """Members are drawn from a generator of their own."""
     quiet = play_episodes(make_explorer(make_algo("episode_member")), episodes=30, steps=40)
-    half = make_algo("episode_member", epsilon=EpsilonConfig(0.5, 0.5, 1))
+    half = make_algo("episode_member", epsilon=EpsilonConfig(start=0.5, end=0.5, steps=1))
     noisy = play_episodes(make_explorer(half), episodes=30, steps=40)
     for without, with_random in zip(quiet, noisy, strict=True):
         assert np.bincount(with_random).argmax() == without[0]
@@ -238,7 +328,7 @@ def test_other_explorations_draw_no_member(exploration: str) -> None:
 @pytest.mark.parametrize("exploration", EXPLORATIONS)
 def test_state_round_trip(exploration: str) -> None:
     """From the middle of an episode; what the first explorer does since is not in the state."""
-    algo = make_algo(exploration, epsilon=EpsilonConfig(0.5, 0.3, 40))
+    algo = make_algo(exploration, epsilon=EpsilonConfig(start=0.5, end=0.3, steps=40))
     values = Values(np.eye(ACTIONS) + np.array([0.0, 0.0, 0.6, 0.0]))
 
     def go_on(explorer: Explorer) -> list[int]:

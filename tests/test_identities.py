@@ -61,6 +61,63 @@ def test_the_main_agent_with_one_member_is_rainbow_without_target_and_double(no_
     assert "hidden.weight_sigma" in weights(left.directory), "noisy"
 
 
+@pytest.mark.filterwarnings("error:.*[Dd]egrees of freedom")
+def test_ucb_of_one_member_is_greedy_also_by_the_sample_s_std(tmp_path: Path) -> None:
+    one = ("algo=meanq_rainbow", "algo.ensemble_size=1", "algo.ensemble_std=sample", *SHORT)
+    noise_explores = "algo.epsilon.with_noise=false"
+    left = train(tmp_path / "left", *one, noise_explores)
+    right = train(tmp_path / "right", *one, noise_explores, "algo.exploration=greedy")
+    assert_same_run(left.directory, right.directory)
+
+
+RELEASED = (
+    "algo.shared_noise=true",
+    "algo.bias_noise=fan_out",
+    "evaluation.noise=true",
+    "algo.importance_steps=400",
+    "algo.random_steps=50",
+    "algo.max_gradient_norm=null",
+    "algo.multi_step=3",
+)
+
+
+def test_the_main_agent_with_one_member_is_rainbow_with_the_released_details_too(tmp_path: Path) -> None:
+    sample = "algo.ensemble_std=sample"
+    left = train(tmp_path / "left", "algo=meanq_rainbow", "algo.ensemble_size=1", sample, *SHORT, *RELEASED)
+    right = train(tmp_path / "right", *RAINBOW, *SHORT, *RELEASED)
+    assert_same_run(left.directory, right.directory)
+
+
+# The network of drq_eps on Atari, whose fields MinAtar's own network does not have.
+DOPAMINE = ("network.padding=same", "network.shared_hidden=true", "network.initial_weights=xavier")
+
+
+def test_drq_eps_is_double_dqn_with_a_target_copied_at_every_update(tmp_path: Path) -> None:
+    drq = ("algo=drq_eps", *SHORT, *DOPAMINE)
+    left = train(tmp_path / "left", *drq)
+    right = train(tmp_path / "right", *drq, "algo.target_network=1", "algo.double=true")
+    assert left.config.algo.target_network is None and not left.config.algo.double
+    assert_same_run(left.directory, right.directory)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "algo.target_network=40",
+        "algo.loss=squared",
+        "algo.random_intensity=0",
+        "algo.random_shift=0",
+        "algo.epsilon.begin=0",
+        *(f"network.{field}" for field in ("padding=valid", "shared_hidden=false", "initial_weights=uniform")),
+    ],
+)
+def test_each_part_of_drq_eps_shows(change: str, tmp_path: Path) -> None:
+    """Guards the test above. A small epsilon, so that few actions are random."""
+    drq = ("algo=drq_eps", *SHORT, *DOPAMINE, "total_steps=120", "algo.epsilon.steps=10")
+    ours, theirs = (weights(train(tmp_path / c, *drq, *o).directory) for c, o in (("a", ()), ("b", (change,))))
+    assert not torch.equal(ours["value.bias"], theirs["value.bias"])
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -77,6 +134,11 @@ def test_the_main_agent_with_one_member_is_rainbow_without_target_and_double(no_
         "algo.parallel_networks=2",
         "algo.gradient_steps=2",
         "algo.mask_probability=0.5",
+        "algo.shared_noise=true",
+        "algo.bias_noise=fan_out",
+        "algo.importance_steps=400",
+        "algo.random_steps=50",
+        "algo.max_gradient_norm=0.01",
     ],
 )
 def test_each_technique_changes_rainbow(change: str, tmp_path: Path) -> None:

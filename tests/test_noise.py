@@ -1,7 +1,9 @@
 """Noisy layers against loops over members, layers and streams."""
 
+import dataclasses
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,12 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from meanq.agent import Agent
 from meanq.config import AlgoConfig, ConvolutionConfig, NetworkConfig
+from meanq.evaluation import evaluated_values
+from meanq.learner import Learned
 from meanq.networks import Params, QNetwork
 from meanq.replay import Batch
+from meanq.rng import integer_seed, stream
 from meanq.targets import RULES, next_actions
 from meanq.values import CategoricalValue
-from tests.helpers import algo_config, make_agent, random_params
+from tests.helpers import algo_config, compose, make_agent, random_params
+from tests.training import SHORT, SilentReporter, make_run, train
 
 FEATURES, ACTIONS, ATOMS, BATCH = 5, 3, 7, 6
 DENSE, HIDDEN = 6, 4
@@ -210,6 +217,28 @@ def test_initial_scales_of_noise() -> None:
         assert perturbed[name] is params[name]
 
 
+@pytest.mark.parametrize("dueling", [True, False], ids=["dueling", "single"])
+@pytest.mark.parametrize("bias_noise", ["fan_in", "fan_out"])
+def test_a_bias_s_noise_falls_by_inputs_or_by_outputs(bias_noise: str, dueling: bool) -> None:
+    """Outputs of one stream: both hidden layers of a dueling network are one matrix."""
+    config = NetworkConfig(name="tiny", convolutions=[], dense=[DENSE], hidden=HIDDEN)
+    network = QNetwork(
+        (FEATURES,), ACTIONS, config, dueling=dueling, scale=1.0, atoms=ATOMS, noise=SIGMA, bias_noise=bias_noise
+    )
+    params = random_params(network, 2, 0)
+    for layer, (streams, inputs, outputs) in LAYERS[dueling].items():
+        weight, bias = params[f"{layer}.weight_sigma"], params[f"{layer}.bias_sigma"]
+        assert weight.shape == (2, inputs, streams * outputs) and bias.shape == (2, 1, streams * outputs)
+        fan = inputs if bias_noise == "fan_in" else outputs
+        for k in range(2):
+            for j in range(streams * outputs):
+                assert bias[k, 0, j].item() == pytest.approx(SIGMA / math.sqrt(fan))
+                for i in range(inputs):
+                    assert weight[k, i, j].item() == pytest.approx(SIGMA / math.sqrt(inputs))
+    for name, p in random_params(make_network(dueling=dueling), 2, 0).items():
+        assert torch.equal(params[name], p) or (name.endswith("bias_sigma") and bias_noise == "fan_out")
+
+
 @pytest.mark.parametrize("make", [make_network, make_image_network])
 def test_initial_means_are_those_of_a_network_without_noise(make: Callable[..., QNetwork]) -> None:
     quiet = random_params(make(noise=None), 2, 0)
@@ -290,24 +319,17 @@ def test_one_draw_is_for_all_states() -> None:
     np.testing.assert_allclose(first, second, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "double"),
-    [("rainbow", True), ("rainbow", False), ("meanq_rainbow", False), ("meanq_rainbow_target", True)],
-)
-def test_learning_with_noise_is_that_of_explicit_draws(name: str, double: bool) -> None:
-    """Noise is drawn for the networks that evaluate, then for those that choose, if others, then for those that learn.
-
-    dL/dmu = dL/dw and dL/dsigma = dL/dw * noise.
-    """
-    algo = algorithm(name, double=double)
-    members = algo.ensemble_size
-    network, quiet = make_network(), make_network(noise=None)
-    lagging, online = (shaken(random_params(network, members, seed), seed) for seed in (0, 1))
-    agent = make_agent(algo, network, lagging, noise_seed=3)
-    with torch.no_grad():
-        for n, p in agent.online.items():
-            p.copy_(online[n])
-    batch = make_batch(members)
+def naive_step(
+    algo: AlgoConfig,
+    online: Params,
+    lagging: Params,
+    batch: Batch,
+    evaluating: Params,
+    choosing: Params | None,
+    learning: Params,
+) -> tuple[float, Params]:
+    """The loss and the gradients by the perturbed weights, under explicit draws, one member and sample at a time."""
+    members, quiet = algo.ensemble_size, make_network(noise=None)
     form = CategoricalValue(algo.value_min, algo.value_max, ATOMS, torch.device("cpu"))
 
     def next_outputs(weights: Params) -> Tensor:
@@ -319,18 +341,13 @@ def test_learning_with_noise_is_that_of_explicit_draws(name: str, double: bool) 
             ]
         )
 
-    generator = seeded(3)
-    evaluating = with_noise(
-        online if algo.target_network is None else lagging, naive_noise(DUELING, members, generator)
-    )
-    outputs = next_outputs(evaluating)
+    outputs = next_outputs(with_noise(online if algo.target_network is None else lagging, evaluating))
     q_choice = form.expectation(outputs)
-    if double:
-        q_choice = form.expectation(next_outputs(with_noise(online, naive_noise(DUELING, members, generator))))
+    if choosing is not None:
+        q_choice = form.expectation(next_outputs(with_noise(online, choosing)))
     rule = RULES[algo.bootstrap]
     targets = form.target(rule, outputs, next_actions(rule, q_choice), batch.returns, batch.discounts)
-    noise = naive_noise(DUELING, members, generator)
-    weights = {n: p.clone().requires_grad_() for n, p in with_noise(online, noise).items()}
+    weights = {n: p.clone().requires_grad_() for n, p in with_noise(online, learning).items()}
     loss = torch.zeros(())
     for k in range(members):
         log_p = quiet({n: p[k : k + 1] for n, p in weights.items()}, batch.states[k])[0]
@@ -338,15 +355,47 @@ def test_learning_with_noise_is_that_of_explicit_draws(name: str, double: bool) 
             cross_entropy = -(targets[k, b] * log_p[b, batch.actions[k, b]]).sum()
             loss = loss + batch.weights[k, b] * cross_entropy / BATCH
     loss.backward()
+    gradients = {n: w.grad for n, w in weights.items() if w.grad is not None and w.grad.any()}
+    assert gradients.keys() == weights.keys()
+    return loss.item() / members, gradients
 
+
+def assert_step(agent: Agent, learned: Learned, expected: tuple[float, Params], noise: Params) -> None:
+    """The gradient of a mean is that of the perturbed weight, the gradient of a sigma is that times the noise."""
+    loss, gradients = expected
+    assert learned.loss.item() == pytest.approx(loss, rel=1e-4)
+    for n, gradient in gradients.items():
+        torch.testing.assert_close(agent.gradients[n], gradient, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(agent.gradients[f"{n}_sigma"], gradient * noise[n], rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "double"),
+    [("rainbow", True), ("rainbow", False), ("meanq_rainbow", False), ("meanq_rainbow_target", True)],
+)
+def test_learning_with_noise_is_that_of_explicit_draws(name: str, double: bool) -> None:
+    """Noise is drawn for the networks that evaluate, then for those that choose, if others, then for those that learn.
+
+    dL/dmu = dL/dw and dL/dsigma = dL/dw * noise.
+    """
+    algo = algorithm(name, double=double)
+    members = algo.ensemble_size
+    network = make_network()
+    lagging, online = (shaken(random_params(network, members, seed), seed) for seed in (0, 1))
+    agent = make_agent(algo, network, lagging, noise_seed=3)
+    with torch.no_grad():
+        for n, p in agent.online.items():
+            p.copy_(online[n])
+    batch, generator = make_batch(members), seeded(3)
+    evaluating, choosing, learning = (
+        naive_noise(DUELING, members, generator) if needed else None for needed in (True, double, True)
+    )
+    assert evaluating is not None and learning is not None
+    expected = naive_step(algo, online, lagging, batch, evaluating, choosing, learning)
     learned = agent.learn(batch)
-    assert learned.loss.item() == pytest.approx(loss.item() / members, rel=1e-4)
-    for n, w in weights.items():
-        mu, sigma = agent.online[n], agent.online[f"{n}_sigma"]
-        assert w.grad is not None and w.grad.any()
-        torch.testing.assert_close(agent.gradients[n], w.grad, rtol=1e-3, atol=1e-6)
-        torch.testing.assert_close(agent.gradients[f"{n}_sigma"], w.grad * noise[n], rtol=1e-3, atol=1e-6)
-        assert not torch.equal(mu, online[n]) and not torch.equal(sigma, online[f"{n}_sigma"])
+    assert_step(agent, learned, expected, learning)
+    for n, p in online.items():
+        assert not torch.equal(agent.online[n], p)
     assert torch.equal(agent.state_dict()["generator"], generator.get_state())  # and nothing else was drawn
 
 
@@ -369,3 +418,129 @@ def test_draws_of_one_step_are_all_different(name: str, draws: int, monkeypatch:
     for i in range(draws):
         for j in range(i):
             assert not torch.equal(perturbed[i]["hidden.weight"], perturbed[j]["hidden.weight"])
+
+
+# Noise that acting and learning share
+
+
+def value_of(algo: AlgoConfig, weights: Params, states: np.ndarray) -> np.ndarray:
+    """Q [K, N, A] of weights that have their noise in them."""
+    form = CategoricalValue(algo.value_min, algo.value_max, ATOMS, torch.device("cpu"))
+    return form.expectation(make_network(noise=None)(weights, torch.from_numpy(states))).numpy()
+
+
+def random_states(seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(BATCH, FEATURES)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "double"),
+    [
+        ("rainbow", True),
+        ("rainbow", False),
+        ("meanq_rainbow", False),
+        ("meanq_rainbow", True),
+        ("meanq_rainbow_target", True),
+    ],
+)
+def test_acting_and_learning_share_one_draw_per_interaction(name: str, double: bool) -> None:
+    """Next states are evaluated under the draw of the interaction before; by a lagging network under a fresh one."""
+    algo = algorithm(name, double=double, shared_noise=True)
+    members, network = algo.ensemble_size, make_network()
+    lagging, online = (shaken(random_params(network, members, seed), seed) for seed in (0, 1))
+    agent = make_agent(algo, network, lagging, noise_seed=3)
+    with torch.no_grad():
+        for n, p in agent.online.items():
+            p.copy_(online[n])
+    batch, states, generator = make_batch(members), random_states(), seeded(3)
+    noise = naive_noise(DUELING, members, generator)  # as if of an interaction before the first
+    for _ in range(2):
+        agent.start_interaction()
+        last, noise = noise, naive_noise(DUELING, members, generator)
+        expected = value_of(algo, with_noise(agent.online, noise), states)
+        for _ in range(2):
+            np.testing.assert_allclose(agent.values(states, explore=True), expected, rtol=1e-4, atol=1e-5)
+        for _ in range(2):  # gradient steps of one interaction
+            evaluating = last if algo.target_network is None else naive_noise(DUELING, members, generator)
+            before = {n: p.clone() for n, p in agent.online.items()}
+            step = naive_step(algo, before, lagging, batch, evaluating, noise if double else None, noise)
+            assert_step(agent, agent.learn(batch), step, noise)
+        assert torch.equal(agent.state_dict()["generator"], generator.get_state())  # nothing else was drawn
+        means = {n: p for n, p in agent.online.items() if not n.endswith("_sigma")}
+        np.testing.assert_allclose(agent.values(states), value_of(algo, means, states), rtol=1e-5, atol=1e-6)
+
+
+def test_without_shared_noise_an_interaction_draws_nothing() -> None:
+    network, algo = make_network(), algorithm("meanq_rainbow")
+    agent = make_agent(algo, network, random_params(network, 2, 0))
+    before = agent.state_dict()
+    agent.start_interaction()
+    assert torch.equal(agent.state_dict()["generator"], before["generator"]) and "noise" not in before
+
+
+def test_a_saved_agent_goes_on_with_the_draws_of_its_interaction() -> None:
+    network, algo = make_network(), algorithm("meanq_rainbow", shared_noise=True)
+    agent = make_agent(algo, network, random_params(network, 2, 0))
+    for _ in range(3):
+        agent.start_interaction()
+    other = make_agent(algo, network, random_params(network, 2, 1), noise_seed=9)
+    other.load_state_dict(agent.state_dict())
+    for _ in range(2):
+        acted, learned = zip(
+            *((one.values(random_states(), explore=True), one.learn(make_batch(2)).loss) for one in (agent, other)),
+            strict=True,
+        )
+        np.testing.assert_array_equal(*acted)
+        assert torch.equal(*learned)
+        agent.start_interaction()
+        other.start_interaction()
+
+
+def test_a_resumed_run_shares_the_same_noise(tmp_path: Path) -> None:
+    class Crash(SilentReporter):
+        def progress(self, progress: Any) -> None:
+            if progress.step == 101:
+                raise RuntimeError("crash")
+
+    overrides = ("algo=meanq_rainbow", *SHORT, "algo.ensemble_size=2", "algo.shared_noise=true", "total_steps=130")
+    overrides += ("evaluation.noise=true", "checkpoint.every=75", "algo.interactions_per_update=1")
+    whole = train(tmp_path / "whole", *overrides)
+    crashed = make_run(tmp_path / "crashed", *overrides)
+    with pytest.raises(RuntimeError, match="crash"):
+        crashed.train(Crash())
+    resumed = train(tmp_path / "crashed", *overrides)
+    for name in ("weights.safetensors", "training.csv", "evaluations.csv", "probes.npz"):
+        assert (whole.directory / name).read_bytes() == (resumed.directory / name).read_bytes(), name
+
+
+# Noise left on in evaluation
+
+
+def test_an_evaluation_has_one_draw_for_all_states_and_calls() -> None:
+    """It depends on the run's seed and the step, and takes nothing from the agent's generator."""
+    config = compose("algo=meanq_rainbow", "env=chain", "evaluation.noise=true", "seed=4")
+    algo, network = algorithm("meanq_rainbow"), make_network()
+    params = shaken(random_params(network, 2, 0), 1)
+    agent = make_agent(algo, network, params, noise_seed=3)
+    before, found = agent.state_dict(), []
+    for seed, step in ((4, 100), (4, 200), (5, 100)):
+        values = evaluated_values(agent, dataclasses.replace(config, seed=seed), step)
+        draw = naive_noise(DUELING, 2, seeded(integer_seed(stream(seed, "evaluation", step, "noise"))))
+        for states in (random_states(), random_states(1), random_states()):
+            expected = value_of(algo, with_noise(params, draw), states)
+            np.testing.assert_allclose(values(states), expected, rtol=1e-4, atol=1e-5)
+        found.append(values(random_states()))
+        again = evaluated_values(agent, dataclasses.replace(config, seed=seed), step)(random_states())
+        np.testing.assert_array_equal(again, found[-1])
+    assert not any(np.isclose(found[i], found[j]).any() for i, j in ((0, 1), (0, 2), (1, 2)))
+    assert torch.equal(agent.state_dict()["generator"], before["generator"])
+    quiet = evaluated_values(agent, compose("algo=meanq_rainbow", "env=chain"), 100)
+    np.testing.assert_array_equal(quiet(random_states()), agent.values(random_states()))
+
+
+def test_noise_in_evaluation_does_not_disturb_training(tmp_path: Path) -> None:
+    overrides = ("algo=meanq_rainbow", *SHORT, "algo.ensemble_size=2", "algo.noise=0.5", "total_steps=130")
+    without, noisy = (train(tmp_path / on, *overrides, f"evaluation.noise={on}").directory for on in ("false", "true"))
+    for name in ("weights.safetensors", "training.csv", "probes.npz"):
+        assert (without / name).read_bytes() == (noisy / name).read_bytes(), name
+    assert (without / "evaluations.csv").read_bytes() != (noisy / "evaluations.csv").read_bytes()

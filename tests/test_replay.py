@@ -501,7 +501,9 @@ def test_stored_states_are_the_states_acted_on(kind: str, stack: int) -> None:
     """Through the training loop itself: what the network is shown when acting is what replay gives back."""
     config = compose("algo=meanq", "env=chain", "algo.ensemble_size=2", "total_steps=120", "probe.states=1")
     env = dataclasses.replace(config.env, kind=f"{__name__}.Lives", id=kind, stack=stack, options={})
-    algo = dataclasses.replace(config.algo, epsilon=EpsilonConfig(0.0, 0.0, 1), exploration="episode_member")
+    algo = dataclasses.replace(
+        config.algo, epsilon=EpsilonConfig(start=0.0, end=0.0, steps=1), exploration="episode_member"
+    )
     run = Run(dataclasses.replace(config, env=env, algo=algo, threads=torch.get_num_threads()))
     acted: list[np.ndarray] = []
     values = run.agent.values

@@ -260,9 +260,11 @@ def test_confidence_lies_between_a_half_and_one(value: str, sharing: dict[str, A
     torch.testing.assert_close(confidence, torch.ones(MEMBERS, BATCH), rtol=0, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("error")  # torch warns of a sample of one
 @VALUES
-def test_one_member_agrees_with_itself(value: str) -> None:
-    agent, _, batch, _ = make_all(make_algo(value, ensemble_size=1))
+@pytest.mark.parametrize("ensemble_std", ["population", "sample"])
+def test_one_member_agrees_with_itself(value: str, ensemble_std: str) -> None:
+    agent, _, batch, _ = make_all(make_algo(value, ensemble_size=1, ensemble_std=ensemble_std))
     _, confidence = agent.targets(batch)
     assert confidence is not None and torch.equal(confidence, torch.ones(1, BATCH))
 

@@ -263,6 +263,41 @@ def test_no_gradient_flows_through_the_target(name: str) -> None:
         assert all(not p.requires_grad for p in agent.target.values())
 
 
+@pytest.mark.parametrize("loss", ["squared", "huber"])
+@pytest.mark.parametrize("minibatch", ["independent", "shared"])
+def test_learning_from_either_loss_is_that_of_a_loop(loss: str, minibatch: str) -> None:
+    """A step's loss, gradients and errors, which are |y - Q| whatever the loss."""
+    members = 2
+    algo = algo_config("meanq", ensemble_size=members, minibatch=minibatch, loss=loss, max_gradient_norm=None)
+    history = History(algo)
+    agent, network = history.agent, history.network
+    batch = make_batch(members if minibatch == "independent" else 1)
+    batch.returns *= 2  # errors on both sides of 1
+    y = torch.from_numpy(history.naive_targets(batch)).float()
+    weights = {n: p.clone().requires_grad_() for n, p in history.weights[-1].items()}
+    losses, errors = [], torch.zeros(members, BATCH)
+    for k in range(members):
+        row = k if minibatch == "independent" else 0
+        q = network({n: p[k : k + 1] for n, p in weights.items()}, batch.states[row])[0]
+        of_member = torch.zeros(())
+        for b in range(BATCH):
+            error = y[k, b] - q[b, batch.actions[row, b]]
+            errors[k, b] = error.detach().abs()
+            sample = error * error
+            if loss == "huber":
+                sample = sample / 2 if errors[k, b] <= 1 else (error if error > 0 else -error) - 0.5
+            of_member = of_member + batch.weights[row, b] * sample / BATCH
+        losses.append(of_member)
+    torch.stack(losses).sum().backward()
+    assert (errors < 1).sum() > 3 and (errors > 1).sum() > 3
+    learned = agent.learn(batch)
+    assert learned.loss.item() == pytest.approx(torch.stack(losses).mean().item(), rel=1e-4)
+    for parameter, expected in weights.items():
+        torch.testing.assert_close(agent.gradients[parameter], expected.grad, rtol=1e-4, atol=1e-6)
+    expected_errors = errors if minibatch == "independent" else errors.mean(0, keepdim=True)
+    torch.testing.assert_close(learned.errors, expected_errors, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_lagging_weights_are_copies(count: int) -> None:
     """A gradient step leaves them alone, from the start and after an update, and only the oldest is dropped."""

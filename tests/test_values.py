@@ -239,6 +239,39 @@ def test_the_scalar_loss_is_the_squared_error() -> None:
     assert taken.grad is not None and taken.grad.tolist() == [[-6, 1, 0]]
 
 
+def naive_huber(error: float) -> tuple[float, float]:
+    """The loss of target - taken, and its derivative by taken."""
+    if abs(error) <= 1:
+        return error * error / 2, -error
+    return abs(error) - 0.5, -1.0 if error > 0 else 1.0
+
+
+def test_the_huber_loss_is_linear_beyond_an_error_of_one() -> None:
+    form = make_value_form(algo_config("dqn", loss="huber"), CPU)
+    errors = [0.0, 0.25, -0.5, 0.99, -0.99, 1.0, -1.0, 1.01, -1.01, 3.0, -100.0]
+    taken = torch.linspace(-2, 2, 11)[None].expand(2, 11).clone().requires_grad_()
+    losses, found = form.losses(taken, taken.detach() + torch.tensor([errors, [-e for e in errors]]))
+    losses.sum().backward()
+    assert taken.grad is not None and not found.requires_grad
+    for k, sign in enumerate((1, -1)):
+        for b, error in enumerate(errors):
+            loss, slope = naive_huber(sign * error)
+            assert losses[k, b].item() == pytest.approx(loss, rel=1e-4, abs=1e-6)
+            assert taken.grad[k, b].item() == pytest.approx(slope, rel=1e-4, abs=1e-6)
+            assert found[k, b].item() == pytest.approx(abs(error), rel=1e-5, abs=1e-6)  # the priority's
+
+
+def test_both_losses_have_the_same_errors() -> None:
+    generator = np.random.default_rng(0)
+    taken, targets = (torch.from_numpy(generator.normal(scale=2, size=(3, BATCH))) for _ in range(2))
+    (squared, error), (huber, same_error) = (
+        make_value_form(algo_config("dqn", loss=loss), CPU).losses(taken, targets) for loss in ("squared", "huber")
+    )
+    assert torch.equal(error, same_error) and torch.equal(squared, (targets - taken) ** 2)
+    assert not torch.isclose(squared, huber).any()
+    assert algo_config("dqn").loss == "squared"
+
+
 @pytest.mark.parametrize(
     ("taken", "targets"), [((2, 6), (1, 6)), ((2, 6), (6,)), ((2, 6), (2, 6, 1)), ((2, 1), (2, 6))]
 )
