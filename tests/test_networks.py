@@ -1,5 +1,6 @@
 """The batched ensemble against a plain loop over separate modules with the same weights."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,13 @@ NETWORKS = sorted(path.stem for path in (CONFIG_DIR / "network").glob("*.yaml"))
 ACTIONS, BATCH = 3, 4
 KINDS = ("weight", "bias")
 # Small and not square, so that a slip between height and width shows; any other network gets an Atari state.
-STATE_SHAPES = {"nature": (4, 44, 52), "data_efficient": (4, 50, 75), "minatar": (4, 10, 8), "mlp": (6,)}
+STATE_SHAPES = {
+    "nature": (4, 44, 52),
+    "data_efficient": (4, 50, 75),
+    "dopamine": (4, 41, 54),  # a row more below than above, as many columns on the left as on the right
+    "minatar": (4, 10, 8),
+    "mlp": (6,),
+}
 
 
 def state_shape(name: str) -> tuple[int, ...]:
@@ -290,6 +297,33 @@ def test_pixels_have_an_effect_exactly_where_they_are_seen(name: str, size: int)
     assert effect[:height, :width].all() and effect.sum() == height * width
 
 
+@pytest.mark.parametrize(
+    ("shape", "paddings", "counts"),
+    [
+        # TensorFlow's SAME: left, right, top, bottom of each convolution; the outputs of each
+        ((4, 84, 84), [(2, 2, 2, 2), (1, 2, 1, 2), (1, 1, 1, 1)], [(21, 21), (11, 11), (11, 11)]),
+        ((4, 41, 54), [(3, 3, 3, 4), (1, 1, 1, 2), (1, 1, 1, 1)], [(11, 14), (6, 7), (6, 7)]),
+        ((4, 1, 3), [(2, 3, 3, 4), (1, 2, 1, 2), (1, 1, 1, 1)], [(1, 1), (1, 1), (1, 1)]),
+    ],
+    ids=str,
+)
+def test_padding_is_that_of_tensorflow(
+    shape: tuple[int, ...], paddings: list[tuple[int, ...]], counts: list[tuple[int, int]]
+) -> None:
+    """And so are weights and multiply-adds: those of Dopamine's network, whose two streams share one hidden layer."""
+    network = QNetwork(shape, ACTIONS, network_config("dopamine"), dueling=True, scale=1 / 255)
+    assert network._paddings == paddings and network.seen == shape[1:]
+    weights, biases, work, channels = 0, 0, 0, shape[0]
+    for (filters, kernel), (height, width) in zip(((32, 8), (64, 4), (64, 3)), counts, strict=True):
+        weights += filters * channels * kernel * kernel
+        work += height * width * filters * channels * kernel * kernel
+        biases, channels = biases + filters, filters
+    for inputs, outputs in ((64 * math.prod(counts[-1]), 512), (512, ACTIONS), (512, 1)):
+        weights, work, biases = weights + inputs * outputs, work + inputs * outputs, biases + outputs
+    assert parameter_count(random_params(network, 2, 0)) == 2 * (weights + biases)
+    assert network.multiply_adds == work
+
+
 def test_images_for_dense_layers_are_flattened() -> None:
     """A network without convolutions reads any state, as its numbers lie in memory."""
     config = network_config("mlp")
@@ -412,6 +446,39 @@ def test_learning_is_that_of_a_loop_over_members(name: str, dueling: bool, algo:
         assert norms.min() < MAX_NORM  # not clipped
 
 
+@pytest.mark.parametrize(("members", "parallel"), [(1, 1), (3, 1), (2, 2)])
+@pytest.mark.parametrize("name", ["minatar", "mlp"])
+def test_no_limit_is_a_limit_that_is_never_reached(name: str, members: int, parallel: int) -> None:
+    """Of gradients bit for bit, for two steps; the norm is the mean of the members' norms in both."""
+    scale = 1 / 255 if name == "minatar" else 1.0
+    shape = state_shape(name)
+    network = QNetwork(shape, ACTIONS, network_config(name), dueling=True, scale=scale, parallel=parallel)
+    agents = [
+        make_agent(
+            algo_config("meanq", ensemble_size=members, target_network=None, **STEP | {"max_gradient_norm": limit}),
+            network,
+            random_params(network, members, 0),
+        )
+        for limit in (None, 1e9, 0.05)
+    ]
+    for step in range(2):
+        batch = make_batch(name, members, step)
+        free, limited, clipped = (agent.learn(batch) for agent in agents)
+        for n, gradient in agents[0].gradients.items():
+            assert torch.equal(gradient, agents[1].gradients[n]), n
+            assert torch.equal(agents[0].online[n], agents[1].online[n]), n
+        assert torch.equal(free.gradient_norm, limited.gradient_norm)
+        assert strides(agents[0].gradients) == strides(agents[0].online)
+        norms = []
+        for k in range(members):
+            parts = [g[parallel * k : parallel * (k + 1)].double() for g in agents[0].gradients.values()]
+            norms.append(math.sqrt(sum(float((part * part).sum()) for part in parts)))
+        assert free.gradient_norm.item() == pytest.approx(sum(norms) / members, rel=1e-5)
+        assert clipped.gradient_norm > 0.05 and not torch.equal(
+            agents[2].gradients["value.bias"], agents[0].gradients["value.bias"]
+        )
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_member_learns_the_same_in_any_ensemble(name: str) -> None:
     """Member 0 alone and as the first of five: same gradient and same weights, if its target is its own."""
@@ -483,3 +550,24 @@ def test_initial_weights_are_distributed_as_those_of_modules(name: str, dueling:
                 assert actual.abs().max() > 0.98 * bound
                 assert actual.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.1)
                 assert abs(actual.mean()) < 0.1 * bound
+
+
+@pytest.mark.parametrize("dueling", [True, False], ids=["dueling", "single"])
+def test_noisy_layers_keep_their_uniform_weights_with_xavier(dueling: bool) -> None:
+    """As in Dopamine: Xavier's are for the layers without noise, here the convolutions."""
+    shape, config = state_shape("dopamine"), network_config("dopamine")
+    xavier, uniform = (
+        random_params(QNetwork(shape, ACTIONS, c, dueling=dueling, scale=1.0, noise=0.5), 2, 0)
+        for c in (config, dataclasses.replace(config, initial_weights="uniform"))
+    )
+    assert xavier.keys() == uniform.keys()
+    for name, p in xavier.items():
+        if not name.startswith("conv"):
+            assert torch.equal(p, uniform[name]) and p.any(), name
+        elif name.endswith("bias"):
+            assert not p.any() and uniform[name].any()
+        else:
+            outputs, inputs, kernel, _ = p.shape[1:]
+            bound = math.sqrt(6 / ((inputs + outputs) * kernel**2))
+            assert 0.98 * bound < p.abs().max() <= bound
+            assert p.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)

@@ -636,3 +636,23 @@ class CrashAt(SilentReporter):
     def progress(self, progress: Progress) -> None:
         if progress.step == self._step:
             raise RuntimeError("crash")
+
+
+@pytest.mark.parametrize("steps", [64, 100, 240, 500, None])
+def test_the_importance_exponent_rises_over_its_own_horizon(steps: int | None, tmp_path: Path) -> None:
+    """Shorter or longer than the run, or its length; then it stays at the end."""
+    horizon = "null" if steps is None else steps
+    run = make_run(tmp_path, "algo=dqn", *SHORT, f"algo.importance_steps={horizon}", "algo.importance_end=0.9")
+    exponents: list[tuple[int, float]] = []
+    sample = run.replay.sample
+
+    def spy(rows: int, batch_size: int, importance_exponent: float) -> Batch:
+        exponents.append((run.step, importance_exponent))
+        return sample(rows, batch_size, importance_exponent)
+
+    run.replay.sample = spy  # type: ignore[method-assign]
+    run.train(SilentReporter())
+    assert [step for step, _ in exponents] == list(range(64, 241, 2))
+    for step, exponent in exponents:
+        assert exponent == pytest.approx(0.4 + (0.9 - 0.4) * min(1, step / (steps or 240)), rel=1e-12)
+    assert exponents[-1][1] == pytest.approx(0.64 if steps == 500 else 0.9)
