@@ -24,6 +24,10 @@ def make_network(atoms: int | None, noise: float | None = None) -> QNetwork:
     return QNetwork((FEATURES,), ACTIONS, config, dueling=True, scale=1.0, atoms=atoms, noise=noise)
 
 
+def columns(*layers: str, prefix: str = "") -> list[str]:
+    return [f"{prefix}{quantile}{layer}" for layer in layers for quantile in ("", "q90_")]
+
+
 def random_gradients(params: Params, seed: int) -> Params:
     """Of very different sizes, layer by layer."""
     generator = torch.Generator().manual_seed(seed)
@@ -33,7 +37,7 @@ def random_gradients(params: Params, seed: int) -> Params:
 
 
 def naive_shares(gradients: list[Params], epsilon: float) -> dict[str, float]:
-    """Adam's second moments, weight by weight; the lower one of two medians."""
+    """Adam's second moments, weight by weight. At most half of the shares are below the median, 90% below q90."""
     shares = {}
     for name, p in gradients[0].items():
         if not name.endswith(".weight"):
@@ -45,7 +49,9 @@ def naive_shares(gradients: list[Params], epsilon: float) -> dict[str, float]:
                 v = 0.999 * v + 0.001 * gradient[name][place].item() ** 2
             root = math.sqrt(v / (1 - 0.999 ** len(gradients)))
             found.append(root / (root + epsilon))
-        shares[name.removesuffix(".weight")] = sorted(found)[(len(found) - 1) // 2]
+        layer = name.removesuffix(".weight")
+        shares[layer] = sorted(found)[math.ceil(len(found) / 2) - 1]
+        shares[f"q90_{layer}"] = sorted(found)[math.ceil(0.9 * len(found)) - 1]
     return shares
 
 
@@ -60,7 +66,7 @@ def test_shares_of_adam_s_step_are_those_of_a_loop(noise: float | None, epsilon:
         optimiser.step(gradients[-1])
         shares = optimiser.step_shares()
         assert shares == pytest.approx(naive_shares(gradients, epsilon), rel=1e-3)
-    assert list(shares) == ["dense0", "hidden", "advantage", "value"]
+    assert list(shares) == columns("dense0", "hidden", "advantage", "value")
     assert epsilon < 1e-4 or min(shares.values()) < 0.5 < max(shares.values()), "some layers are starved"
 
 
@@ -115,7 +121,7 @@ def test_the_spread_of_values_is_that_of_a_loop(noise: float | None) -> None:
     agent.learn(make_batch())
     shares = {f"adam_share_{layer}": share for layer, share in agent._optimiser.step_shares().items()}
     after = agent.diagnostics(states)
-    assert list(after) == [*shares, "value_spread"] and len(shares) == 4
+    assert list(after) == [*shares, "value_spread"] and len(shares) == 8
     assert after["value_spread"] != found["value_spread"] and shares.items() <= after.items()
 
 
@@ -124,8 +130,8 @@ def test_values_that_are_numbers_have_no_spread() -> None:
     agent = make_agent(algo_config("meanq", ensemble_size=MEMBERS), network, random_params(network, MEMBERS, 0))
     assert agent.diagnostics(np.zeros((1, FEATURES), np.float32)) == {}
     agent.learn(make_batch())
-    layers = ("dense0", "hidden", "advantage", "value")
-    assert list(agent.diagnostics(np.zeros((1, FEATURES), np.float32))) == [f"adam_share_{layer}" for layer in layers]
+    wanted = columns("dense0", "hidden", "advantage", "value", prefix="adam_share_")
+    assert list(agent.diagnostics(np.zeros((1, FEATURES), np.float32))) == wanted
 
 
 def rows_of(directory: Path) -> list[dict[str, str]]:
@@ -140,7 +146,7 @@ def test_a_run_records_them_and_learns_the_same_without(
     """The first update comes at interaction 64, the first row at 60."""
     overrides = (f"algo={algo}", *SHORT, "algo.ensemble_size=2", "total_steps=130")
     run = train(tmp_path / "with", *overrides)
-    shares = [f"adam_share_{layer}" for layer in ("conv0", "hidden", "advantage", "value")]
+    shares = columns("conv0", "hidden", "advantage", "value", prefix="adam_share_")
     spread = ["value_spread"] if algo == "meanq_rainbow" else []
     first, second, last = rows_of(run.directory)
     assert [name for name in first if name.startswith("adam_share_") or name == "value_spread"] == spread + shares
