@@ -100,8 +100,8 @@ class EpsilonConfig:
 
     start: float = MISSING
     end: float = MISSING
-    begin: int = 0
     steps: int = MISSING
+    begin: int = 0
     with_noise: bool = False
     evaluation: float = 0.0
 
