@@ -2,6 +2,7 @@
 
 import pickle
 from collections import Counter
+from typing import Any
 
 import ale_py
 import cv2
@@ -15,6 +16,7 @@ from scipy import stats
 from meanq.config import CONFIG_DIR, ConfigError
 from meanq.envs import FrameStack, Step, make_env
 from meanq.envs.atari import Atari
+from meanq.evaluation import Episode, play
 from meanq.networks import QNetwork
 from tests.helpers import compose
 
@@ -50,7 +52,7 @@ ACTIONS = {
 NOOP, FIRE = 0, 1  # in every minimal action set that has FIRE
 
 
-def make(game: str, seed: int = 0, **options: int) -> Atari:
+def make(game: str, seed: int = 0, **options: Any) -> Atari:
     return Atari(game, np.random.default_rng(seed), **options)
 
 
@@ -128,6 +130,36 @@ def test_rewards_of_all_skipped_frames_count() -> None:
         at += [ale.act(ale.getMinimalActionSet()[action]) for _ in range(4)]
     assert total == at.sum() > 0
     assert at[0] > 0 and at[2] > 0 and at[3] == 0
+
+
+INTERPOLATIONS = {"area": cv2.INTER_AREA, "linear": cv2.INTER_LINEAR}
+
+
+@pytest.mark.parametrize("resize", INTERPOLATIONS)
+@pytest.mark.parametrize("resize_first", [False, True])
+def test_the_interpolation_and_its_place_before_or_after_the_maximum(resize: str, resize_first: bool) -> None:
+    """In Pong, where the ball flickers, so that each of the four combinations gives other frames."""
+
+    def shrink_by(name: str, screen: np.ndarray) -> np.ndarray:
+        return cv2.resize(screen, (84, 84), interpolation=INTERPOLATIONS[name])
+
+    def frames(third: np.ndarray, fourth: np.ndarray) -> dict[tuple[str, bool], np.ndarray]:
+        first = {name: np.maximum(shrink_by(name, third), shrink_by(name, fourth)) for name in INTERPOLATIONS}
+        last = {name: shrink_by(name, np.maximum(third, fourth)) for name in INTERPOLATIONS}
+        return {(name, order): (first if order else last)[name] for name in first for order in (False, True)}
+
+    env, ale = make("pong", noop_max=0, resize=resize, resize_first=resize_first), emulator("pong")
+    np.testing.assert_array_equal(env.reset()[0], shrink_by(resize, ale.getScreenGrayscale()))
+    differ = Counter[tuple[str, bool]]()
+    for t, action in enumerate(random_actions(env, seed=0, count=100)):
+        screens = []
+        for _ in range(4):
+            ale.act(ale.getMinimalActionSet()[action])
+            screens.append(ale.getScreenGrayscale())
+        expected = frames(*screens[2:])
+        np.testing.assert_array_equal(env.step(action).frame[0], expected[resize, resize_first], err_msg=f"step {t}")
+        differ.update(other for other in expected if (expected[other] != expected[resize, resize_first]).any())
+    assert len(differ) == 3 and min(differ.values()) > 25, differ
 
 
 @pytest.mark.parametrize("game", ["pong", "ms_pacman"])
@@ -404,6 +436,104 @@ def test_a_life_lost_right_after_restoring() -> None:
     other = make("breakout", seed=1)
     other.load_state_dict(before)
     assert other.step(action).life_lost
+
+
+def play_lives(env: Atari, seed: int, count: int) -> list[Any]:
+    """What random play shows, with every lost life begun as training does."""
+    seen: list[Any] = []
+    for action in random_actions(env, seed=seed, count=count):
+        outcome = env.step(action)
+        seen.append((outcome.frame.tobytes(), *outcome[1:]))
+        if outcome.life_lost:
+            seen.append(env.start_life(outcome.frame).tobytes())
+        if outcome.terminal:
+            seen.append(env.reset().tobytes())
+    return seen
+
+
+@pytest.mark.parametrize("noop", [False, True])
+def test_a_new_life_begins_with_one_frame_of_no_op_or_none(noop: bool) -> None:
+    """The emulator beside it is given the same actions, and that one frame; a difference would show from then on."""
+    env, ale = make("qbert", noop_max=0, noop_after_life=noop), emulator("qbert")
+    env.reset()
+    lost = moved = 0
+    for t, action in enumerate(random_actions(env, seed=5, count=3000)):
+        outcome = env.step(action)
+        frame, reward = slow_step(ale, action)
+        assert (outcome.reward, outcome.terminal) == (reward, ale.game_over()), t
+        if outcome.terminal:
+            break
+        np.testing.assert_array_equal(outcome.frame[0], frame, err_msg=f"step {t}")
+        if outcome.life_lost:
+            lost += 1
+            before, given = env.state_dict()["frames"], outcome.frame.copy()
+            first = env.start_life(outcome.frame)
+            assert env.state_dict()["frames"] - before == int(noop)
+            if noop:
+                ale.act(ale_py.Action.NOOP)
+                np.testing.assert_array_equal(first[0], shrink(ale.getScreenGrayscale()))
+                moved += not np.array_equal(first, given)
+            else:
+                assert first is outcome.frame
+                np.testing.assert_array_equal(first, given)
+    assert outcome.terminal and lost == 3
+    assert moved == (3 if noop else 0), "a single frame is not the maximum of two"
+
+
+def test_the_reward_of_the_no_op_after_a_life_is_nobody_s() -> None:
+    """Pong's ball goes on while nothing is pressed; here the point comes in the very frame of the no-op."""
+    env = make("pong", noop_max=0, frame_skip=1, noop_after_life=True)
+    env.reset()
+    while True:
+        before = env.state_dict()
+        outcome = env.step(NOOP)
+        if outcome.reward:
+            break
+    env.load_state_dict(before)
+    env.start_life(outcome.frame)
+    after = env.step(NOOP)
+    assert outcome.reward == -1 and after.reward == 0
+    assert env.state_dict()["frames"] == before["frames"] + 2
+
+
+def test_evaluation_does_not_begin_lives() -> None:
+    """The values depend on the states, so that another frame would lead to other actions."""
+
+    def values(states: np.ndarray) -> np.ndarray:
+        return np.stack([np.random.default_rng(int(state.sum())).random(6) for state in states])[None]
+
+    def episodes(**options: Any) -> list[Episode]:
+        envs = [make("qbert", seed=seed, max_frames=4000, **options) for seed in range(2)]
+        return play(values, envs, 4, 0.99, clip=True)
+
+    played = episodes(noop_after_life=True)
+    assert played == episodes(noop_after_life=False)
+    assert any(episode.discounted_return_first_life != episode.discounted_return for episode in played), (
+        "a life is lost"
+    )
+
+
+def test_a_game_whose_lives_begin_with_a_no_op_is_saved_exactly() -> None:
+    """Also right after the no-op, and it does matter to what follows."""
+    env = make("breakout", noop_after_life=True)
+    env.reset()
+    for action in random_actions(env, seed=0, count=500):
+        outcome = env.step(action)
+        if outcome.life_lost:
+            break
+    states = [env.state_dict()]
+    env.start_life(outcome.frame)
+    states.append(env.state_dict())
+    expected = play_lives(env, seed=3, count=400)
+    assert sum(isinstance(seen, bytes) for seen in expected) >= 2, "further lives are lost"
+    other = make("breakout", seed=77, noop_after_life=True)
+    other.load_state_dict(pickle.loads(pickle.dumps(states[1])))
+    assert play_lives(other, seed=3, count=400) == expected
+    other.load_state_dict(states[0])
+    assert play_lives(other, seed=3, count=400) != expected
+    other.load_state_dict(states[0])
+    other.start_life(outcome.frame)
+    assert play_lives(other, seed=3, count=400) == expected
 
 
 @pytest.mark.parametrize("game", ["assault", "kung_fu_master", "breakout"])
