@@ -62,6 +62,7 @@ class Episode:
 
     first: int  # the number of the first frame
     frames: list[np.ndarray]
+    before: list[np.ndarray] = field(default_factory=list)  # what its first states show of the past
     actions: list[int] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     terminal: bool = False
@@ -79,9 +80,10 @@ class NaiveReplay:
     episodes: list[Episode] = field(default_factory=list)
     newest: int = -1  # the number of the frame stored last
 
-    def start(self, frame: np.ndarray) -> None:
+    def start(self, frame: np.ndarray, *, keep_stack: bool = False) -> None:
         self.newest += 1
-        self.episodes.append(Episode(first=self.newest, frames=[frame.copy()]))
+        before = [*self.episodes[-1].before, *self.episodes[-1].frames] if keep_stack else []
+        self.episodes.append(Episode(first=self.newest, frames=[frame.copy()], before=before))
 
     def append(self, action: int, reward: float, next_frame: np.ndarray, *, terminal: bool, truncated: bool) -> None:
         episode = self.episodes[-1]
@@ -109,9 +111,9 @@ class NaiveReplay:
         }
 
     def state(self, episode: Episode, t: int) -> np.ndarray:
-        """The last frames of the episode up to time t, oldest first, blank before its start."""
-        blank = np.zeros_like(episode.frames[0])
-        return np.concatenate([episode.frames[i] if i >= 0 else blank for i in range(t - self.stack + 1, t + 1)])
+        """The last frames of the episode up to time t, oldest first, blank before its start unless that was kept."""
+        blanks = [np.zeros_like(episode.frames[0])] * self.stack
+        return np.concatenate([*blanks, *episode.before, *episode.frames[: t + 1]][-self.stack :])
 
     def transition(self, episode: Episode, t: int) -> tuple[np.ndarray, int, float, float, np.ndarray | None]:
         """State, action, M-step return, discount, next state (None after a terminal)."""
@@ -154,10 +156,12 @@ def check_everything(replay: Replay, naive: NaiveReplay, shape: tuple[int, ...],
 
 
 @st.composite
-def episode_lists(draw: st.DrawFn) -> list[tuple[int, str]]:
-    """Lengths and ends. An abandoned episode is followed by another without having ended."""
+def episode_lists(draw: st.DrawFn) -> list[tuple[int, str, bool]]:
+    """Lengths, ends, and whether the next episode keeps the stack. An abandoned episode is followed by another without
+    having ended.
+    """
     ends = st.sampled_from(["terminal", "truncated", "terminal", "truncated", "both", "abandoned"])
-    return draw(st.lists(st.tuples(st.integers(1, 12), ends), min_size=1, max_size=10))
+    return draw(st.lists(st.tuples(st.integers(1, 12), ends, st.booleans()), min_size=1, max_size=10))
 
 
 @given(
@@ -171,7 +175,7 @@ def episode_lists(draw: st.DrawFn) -> list[tuple[int, str]]:
 )
 @settings(max_examples=100, deadline=None, report_multiple_bugs=False)
 def test_every_transition_is_as_in_the_list_of_episodes(
-    episodes: list[tuple[int, str]],
+    episodes: list[tuple[int, str, bool]],
     multi_step: int,
     stack: int,
     spare: int,
@@ -194,11 +198,12 @@ def test_every_transition_is_as_in_the_list_of_episodes(
     naive = NaiveReplay(capacity, stack, multi_step, 0.9)
     check_every = int(generator.integers(1, 5))
     reused = np.zeros(shape, dtype=dtype)  # an environment may return the same array each time
-    steps = 0
-    for length, end in episodes:
+    steps, keep = 0, False
+    for length, end, keep_next in episodes:
         reused[:] = numbered_frame(naive.newest + 1, shape, dtype)
-        replay.start(reused)
-        naive.start(reused)
+        replay.start(reused, keep_stack=keep)
+        naive.start(reused, keep_stack=keep)
+        keep = keep_next
         check_everything(replay, naive, shape, dtype)
         for t in range(length):
             reused[:] = numbered_frame(naive.newest + 1, shape, dtype)
@@ -239,6 +244,30 @@ def test_the_property_above_sees_wraps_stacks_and_every_end() -> None:
     assert set(naive.drawable()) == {1, 3, 4}
     assert naive.transition(*naive.drawable()[4])[2:] == (2.0, 0.0, None)
     assert naive.transition(*naive.drawable()[3])[2:] == (3.0, 0.0, None)
+    naive.start(frames[6], keep_stack=True)
+    naive.append(1, 2.0, frames[7], terminal=True, truncated=False)
+    assert naive.transition(*naive.drawable()[5])[0].tolist() == [5, 7]  # the frame after a terminal is not shown
+
+
+def test_a_kept_stack_when_the_ring_wraps_around() -> None:
+    """8 slots, and lives of one to six steps with a game over now and then: starts come at every slot."""
+    replay, naive = make_replay(3, stack=4), NaiveReplay(3, 4, 1, 0.9)
+    generator = np.random.default_rng(0)
+    keep, kept_at = False, set()
+    for _ in range(60):
+        frame = numbered_frame(naive.newest + 1, *VECTOR)
+        for model in (replay, naive):
+            model.start(frame, keep_stack=keep)
+        if keep:
+            kept_at.add(naive.newest % 8)
+        length = int(generator.integers(1, 7))
+        for t in range(length):
+            frame = numbered_frame(naive.newest + 1, *VECTOR)
+            for model in (replay, naive):
+                model.append(0, 1.0, frame, terminal=t == length - 1, truncated=False)
+            check_everything(replay, naive, *VECTOR)
+        keep = bool(generator.random() < 0.8)
+    assert kept_at == set(range(8))
 
 
 def test_a_full_replay_holds_its_capacity() -> None:
@@ -527,6 +556,51 @@ def test_stored_states_are_the_states_acted_on(kind: str, stack: int) -> None:
     assert len(seen) == len(run.replay) == 100
     starts = [state for state in acted if stack > 1 and not state[: -run.env.frame_shape[0]].any()]
     assert stack == 1 or len(starts) > 15  # lives were lost and games restarted, and the stack was blank then
+
+
+@pytest.mark.parametrize("over_lives", [False, True])
+def test_what_the_states_after_a_lost_life_show(over_lives: bool, tmp_path: Path) -> None:
+    """Random play in Breakout, through the training loop; with the option a no-op follows a lost life as well."""
+    option = str(over_lives).lower()
+    run = make_run(
+        tmp_path,
+        *("env=breakout", f"env.stack_over_lives={option}", f"env.options.noop_after_life={option}"),
+        *("algo=dqn", "network=data_efficient", "total_steps=500", "algo.first_update=500", "algo.random_steps=500"),
+        *("algo.replay_capacity=300", "algo.prioritized=false", "probe.states=1", "compile=false", "threads=1"),
+    )
+    outcomes: list[Step] = []
+    firsts: dict[int, np.ndarray] = {}  # by step, the frame that a life begins with
+    step, start_life = run.env.step, run.env.start_life
+
+    def spy_step(action: int) -> Step:
+        outcomes.append(step(action))
+        return outcomes[-1]
+
+    def spy_start(frame: np.ndarray) -> np.ndarray:
+        firsts[len(acted)] = start_life(frame).copy()
+        return firsts[len(acted)]
+
+    run.env.step, run.env.start_life = spy_step, spy_start  # type: ignore[method-assign]
+    acted: list[np.ndarray] = []
+    run._start_game()
+    for run.step in range(1, 501):
+        acted.append(run._frames.state.copy())
+        run._interact()
+        if run.step % 100 == 0:  # a frame is stored for each step, so that steps number them
+            batch = draw_everything(run.replay)
+            assert len(set(batch.numbers[0])) == min(run.step, 301)
+            for number, state in zip(batch.numbers[0], batch.states[0].numpy(), strict=True):
+                np.testing.assert_array_equal(state, acted[number])
+    ends = {t: outcome for t, outcome in enumerate(outcomes[:-1], 1) if outcome.terminal or outcome.life_lost}
+    assert sum(outcome.terminal for outcome in ends.values()) >= 2 and len(ends) >= 10
+    for t, outcome in ends.items():
+        if outcome.life_lost:
+            np.testing.assert_array_equal(acted[t][3:], firsts[t])
+        if outcome.life_lost and over_lives:
+            assert acted[t - 1][1:].any((1, 2)).all()
+            np.testing.assert_array_equal(acted[t][:3], acted[t - 1][1:])
+        else:
+            assert not acted[t][:3].any()
 
 
 def test_frame_stack_is_blank_before_the_start() -> None:
