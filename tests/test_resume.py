@@ -111,6 +111,15 @@ CASES = {
     "sunrise on MinAtar": ("algo=sunrise", *SMALL, "algo.multi_step=3", "algo.random_shift=1"),
     **{f"{algo} on Atari": (f"algo={algo}", *ATARI) for algo in ("meanq", "avg_dqn", "bootstrapped_dqn")},
     "meanq_rainbow on Atari": ("algo=meanq_rainbow", *ATARI, "env=seaquest", "algo.ensemble_size=2"),
+    "the released protocol on Atari": (
+        *("algo=meanq_rainbow", *ATARI, "env=breakout", "protocol=released", "algo.ensemble_size=2"),
+        *("algo.random_steps=90", "algo.importance_steps=100", "env.options.max_frames=400"),
+    ),
+    "drq_eps on MinAtar": (
+        *("algo=drq_eps", *SMALL, "algo.random_shift=1", "algo.random_intensity=0.05", "algo.epsilon.begin=50"),
+        *("algo.epsilon.steps=100", "algo.epsilon.evaluation=0.1", "network.padding=same"),
+        *("network.shared_hidden=true", "network.initial_weights=xavier"),
+    ),
     "dqn in gymnasium": (
         "algo=dqn",
         *(o for o in SMALL if not o.startswith("env")),
