@@ -1,13 +1,16 @@
 """ablations/: every study composes at every scale, is the union it says, and can be cut down from the command line."""
 
+import json
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import yaml
 
 from meanq import run
-from meanq.config import Config, ConfigError
+from meanq.config import Config, ConfigError, field_value, flatten
 from meanq.cost import Estimator, evaluations_per_update, seed_ranges
 from meanq.study import STUDY_DIR, load_study, study_names
 from meanq.sweep import Plan, hydra_arguments, plan, register_schema
@@ -99,6 +102,45 @@ def test_the_main_studies_have_26_games_and_5_seeds(
     assert {label for _, label in found} == algorithms
     assert len(found) == 26 * len(algorithms) and all(seeds == list(range(5)) for seeds in found.values())
     assert {config.total_steps for config in configs} == {steps}
+
+
+RESULTS = sorted((STUDY_DIR / "results").glob("*/provenance.json"))
+KEPT = {  # adam_epsilon, learning_rate and network of the kept results, by study and scale
+    ("ensemble_size", "minatar"): (1e-8, 2.5e-4, "minatar"),
+    ("first_look", "minatar"): (1e-8, 2.5e-4, "minatar"),
+    ("main_100k", "few_games"): (1.5e-4, 1e-4, "data_efficient"),
+    ("sampling", "minatar"): (1e-8, 2.5e-4, "minatar"),
+    ("target_network", "minatar"): (1e-8, 2.5e-4, "minatar"),
+    ("techniques", "minatar"): (1.5e-4, 1e-3, "minatar"),
+}
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.parent.name)
+def test_studies_still_plan_the_runs_whose_results_are_kept(path: Path, tmp_path: Path) -> None:
+    """With the values of commit 3c8a382, though defaults have changed since; what was no field then is off."""
+    kept = json.loads(path.read_text())
+    name, scale = kept["study"], kept["scale"]
+    adam_epsilon, learning_rate, network = KEPT[name, scale]
+    old_config = Path(__file__).parent / "data" / "old_runs" / "meanq_rainbow_boxing.yaml"
+    old_fields = flatten(yaml.safe_load(old_config.read_text())).keys()
+    configs = planned(tmp_path, f"+study={name}", f"scale={scale}", "seed=0").configs
+    assert {word for c in kept["commands"] for word in c.split() if word.startswith("algo=")} <= {
+        f"algo={config.algo.name}" for config in configs
+    }
+    for config in configs:
+        algo, label = config.algo, str(config.label)
+        multi_step = re.search(r"multi_step=(\d+)", label)
+        assert (algo.adam_epsilon, algo.learning_rate, config.network.name) == (adam_epsilon, learning_rate, network)
+        assert (algo.max_gradient_norm, algo.ensemble_std, algo.first_update) == (10, "population", 1600)
+        assert algo.multi_step == (int(multi_step[1]) if multi_step else 1), label
+        fields = flatten(asdict(config))
+        new = [field for field in fields if field not in old_fields and field.startswith(NEW)]
+        declared = {"env.kind": config.env.kind}
+        assert {f: fields[f] for f in new} == {f: field_value(declared, f) for f in new}
+        assert {"algo.random_steps", "algo.importance_steps", "env.stack_over_lives", "evaluation.noise"} <= set(new)
+
+
+NEW = ("algo.", "network.", "evaluation.", "env.stack", "env.options.resize", "env.options.noop_after")
 
 
 def test_ensemble_size_varies_nothing_else(tmp_path: Path) -> None:
