@@ -69,19 +69,15 @@ class Agent:
         return self._values(self._network.perturb(self.online, noise), states)
 
     @torch.inference_mode()
-    def noisy_values(self, generator: torch.Generator) -> Values:
-        """The same as `values`, but for all calls with one draw of noise, from this generator."""
-        noise = self._network.draw_noise(self.online, generator)
+    def noisy_values(self, seed: int) -> Values:
+        """The same as `values`, but with one draw of noise in the weights, which depends on the seed alone."""
+        noise = self._network.draw_noise(self.online, torch.Generator(self._device).manual_seed(seed))
         return partial(self._values, self._network.perturb(self.online, noise))
 
     @torch.inference_mode()
     def _values(self, params: Params, states: np.ndarray) -> np.ndarray:
         outputs = self._network(params, torch.from_numpy(states).to(self._device))
         return self._value.expectation(outputs).cpu().numpy()
-
-    def make_generator(self, seed: int) -> torch.Generator:
-        """A generator on the device of the weights."""
-        return torch.Generator(self._device).manual_seed(seed)
 
     def start_interaction(self) -> None:
         """With `shared_noise`: draw the noise of this interaction, which acting and learning use."""

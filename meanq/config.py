@@ -258,7 +258,7 @@ def field_value(flat: Mapping[str, Any], name: str) -> Any:
     if name in flat:
         return flat[name]
     if name.startswith("env.options."):
-        return _declared_options(flat.get("env.kind")).get(name.removeprefix("env.options."), ABSENT)
+        return _declared_options(str(flat.get("env.kind"))).get(name.removeprefix("env.options."), ABSENT)
     return _declared_defaults().get(name, ABSENT)
 
 

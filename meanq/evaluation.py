@@ -30,8 +30,7 @@ def evaluated_values(agent: "Agent", config: Config, step: int) -> "Values":
     """The values by which a run is evaluated at this step: noise off, or one draw of it left on."""
     if not config.evaluation.noise:
         return agent.values
-    seed = integer_seed(stream(config.seed, "evaluation", step, "noise"))
-    return agent.noisy_values(agent.make_generator(seed))
+    return agent.noisy_values(integer_seed(stream(config.seed, "evaluation", step, "noise")))
 
 
 class Evaluator:

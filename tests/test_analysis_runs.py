@@ -304,3 +304,9 @@ def test_labels_with_commas_can_be_named() -> None:
         known[0],
     ]
     assert named_labels("dqn,absent,meanq", known) == ["dqn", "absent", "meanq"]
+
+
+def test_a_kind_of_environment_that_is_no_name_is_no_hindrance(tmp_path: Path) -> None:
+    write_run(tmp_path, seed=0, returns={10: 1}, overrides={"env.kind": ["x"], "env.options.resize": "linear"})
+    write_run(tmp_path, seed=1, returns={10: 1}, overrides={"env.kind": ["x"], "env.options": {}})
+    assert len(read_runs([tmp_path]).labels) == 2
