@@ -332,6 +332,9 @@ def _one_line(error: Exception) -> str:
     if invalid and where:
         kinds = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
         return f"{where[1]}={invalid[1]}: write {kinds.get(invalid[2], invalid[2])}"
+    needed = re.search(r"field '([^']+)' is not Optional", text)
+    if needed:
+        return f"{needed[1]}=null: it needs a value; leave it out for its default"
     group = re.search(r"Could not override '([^']+)'\.\s*No match in the defaults list", text)
     if group:
         groups = [path.name for path in CONFIG_DIR.iterdir() if path.is_dir()]

@@ -302,6 +302,7 @@ MISTAKES = [
     (["algo.epsilon.begin=-1"], "algo.epsilon.begin=-1: write 0 or more"),
     (["algo.epsilon.begin=30000"], "algo.epsilon.begin=30000: the run has 30000 interactions: write less than that"),
     (["algo.epsilon.evaluation=2"], "algo.epsilon.evaluation=2.0: write a number from 0 to 1"),
+    (["algo.loss=null"], "algo.loss=null: it needs a value; leave it out for its default"),
     (["algo.loss=absolute"], "algo.loss=absolute: write squared or huber"),
     (["algo=rainbow", "algo.loss=huber"], "algo.loss=huber: distributions are learned by cross entropy"),
     (["algo=rainbow", "algo.bias_noise=both"], "algo.bias_noise=both: write fan_in or fan_out"),
