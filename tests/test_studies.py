@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from analysis.runs import differing_fields, read_runs
 from meanq import run
 from meanq.config import Config, ConfigError, field_value, flatten
 from meanq.cost import Estimator, evaluations_per_update, seed_ranges
@@ -105,6 +106,7 @@ def test_the_main_studies_have_26_games_and_5_seeds(
 
 
 RESULTS = sorted((STUDY_DIR / "results").glob("*/provenance.json"))
+WITH_RUNS = [path.parent for path in RESULTS if (path.parent / "runs").is_dir()]
 KEPT = {  # adam_epsilon, learning_rate and network of the kept results, by study and scale
     ("ensemble_size", "minatar"): (1e-8, 2.5e-4, "minatar"),
     ("first_look", "minatar"): (1e-8, 2.5e-4, "minatar"),
@@ -115,7 +117,19 @@ KEPT = {  # adam_epsilon, learning_rate and network of the kept results, by stud
 }
 
 
-@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("directory", WITH_RUNS, ids=lambda path: path.name)
+def test_kept_runs_are_those_that_the_study_plans(directory: Path, tmp_path: Path) -> None:
+    about = json.loads((directory / "provenance.json").read_text())
+    plan = planned(tmp_path, f"+study={about['study']}", f"scale={about['scale']}")
+    wanted = {(config.env.name, config.label, config.seed): asdict(config) for config in plan.configs}
+    for kept in read_runs([directory / "runs"]).runs:
+        assert differing_fields([kept.config, wanted[kept.env, kept.config["label"], kept.seed]]) == []
+
+
+OLD = [path for path in RESULTS if path.parent.name != "released_100k"]
+
+
+@pytest.mark.parametrize("path", OLD, ids=lambda path: path.parent.name)
 def test_studies_still_plan_the_runs_whose_results_are_kept(path: Path, tmp_path: Path) -> None:
     """With the values of commit 3c8a382, though defaults have changed since; what was no field then is off."""
     kept = json.loads(path.read_text())
