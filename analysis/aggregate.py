@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.metrics import say
+from analysis.console import say
 from analysis.runs import AnalysisError, RunSet, named_labels, read_runs
 
 REPETITIONS = 2000

@@ -22,33 +22,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import reference_scores
-from analysis.metrics import say, write_out
-from analysis.reference_scores import DATA
+from analysis.console import say, write_out
+from analysis.paper import reference_scores
+from analysis.paper.tables import HORIZONS, PaperTable, paper_table
 from analysis.runs import AnalysisError, RunSet, read_runs
-
-HORIZONS = {"100k": 100_000, "500k": 500_000}
-NORMALISERS = ("random", "human")
-
-
-@dataclass(frozen=True)
-class PaperTable:
-    """One of the paper's two tables; index: game."""
-
-    at: str
-    scores: pd.DataFrame  # a column per method
-    random: pd.Series
-    human: pd.Series
-    stds: pd.DataFrame  # over runs; a column per method of which the paper prints them
-
-    @property
-    def methods(self) -> list[str]:
-        """In the order of the table."""
-        return list(self.scores.columns)
-
-    def normalise(self, scores: pd.Series) -> pd.Series:
-        """(score - random) / (human - random), for the games of the table."""
-        return ((scores - self.random) / (self.human - self.random)).reindex(scores.index)
 
 
 @dataclass(frozen=True)
@@ -68,14 +45,6 @@ class Versus:
     def __str__(self) -> str:
         change = f"{self.ratio - 1:+.0%}" if self.ratio == self.ratio else "no ratio"
         return f"above in {self.wins}/{self.games}, mean {self.mean:.3f} against {self.other_mean:.3f} ({change})"
-
-
-def paper_table(at: str) -> PaperTable:
-    """`at`: 100k or 500k."""
-    table = pd.read_csv(DATA / f"scores_{at}.csv", index_col="env")
-    methods = [name for name in table.columns if not name.endswith("_std") and name not in NORMALISERS]
-    stds = table.filter(regex="_std$").rename(columns=lambda name: name.removesuffix("_std"))
-    return PaperTable(at, table[methods], table["random"], table["human"], stds)
 
 
 def versus(table: PaperTable, ours: pd.Series, theirs: pd.Series) -> Versus:
@@ -263,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.out is not None:
         write_out(options.out, scores.to_csv(float_format="%.6g", lineterminator="\n"))
     if options.picture is not None:
-        from analysis.reference_figure import write_standing
+        from analysis.figures.standing import write_standing
 
         print(f"\n{options.picture}: {write_standing(others, of_runs, options.picture)}")
 

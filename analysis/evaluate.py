@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from analysis.metrics import say, write_out
+from analysis.console import say, write_out
 from analysis.runs import AnalysisError, Run, read_runs
 
 if TYPE_CHECKING:
-    from analysis.play import Player
-    from meanq.agent import Values
+    from analysis.playing.player import Player
+    from meanq.learning.agent import Values
 
 
 def evaluate(run: Run, episodes: int | None, epsilon: float | None, trust: bool, notes: list[str]) -> pd.DataFrame:
     """A row per protocol."""
-    from analysis.play import load_player
-    from meanq.evaluation import Evaluator, evaluated_values
+    from analysis.playing.player import load_player
+    from meanq.training.evaluation import Evaluator, evaluated_values
 
     player = load_player(run, trust=trust)
     notes += [f"{run.directory}: {note}" for note in player.notes]
@@ -80,7 +80,7 @@ class _Counted:
 
 
 def _protocols(player: "Player", epsilon: float | None) -> Iterator[tuple[str, "Values"]]:
-    from meanq.exploration import random_share, upper_bound
+    from meanq.learning.exploration import random_share, upper_bound
     from meanq.rng import stream
 
     agent, algo = player.agent, player.config.algo

@@ -26,8 +26,8 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from meanq.config import field_value, flatten
-from meanq.record import NOT_IDENTITY
+from meanq.config.fields import field_value, flatten
+from meanq.rundir.identity import NOT_IDENTITY
 
 EVALUATION_COLUMNS = (
     *("step", "episode", "return", "discounted_return", "discounted_return_unclipped"),

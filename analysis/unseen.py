@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from analysis.metrics import write_out
-from analysis.panels import write_picture
+from analysis.console import write_out
+from analysis.figures.panels import write_picture
 
 if TYPE_CHECKING:
-    from meanq.config import Config
+    from meanq.config.schema import Config
 
 _PICTURED_AFTER = 60  # interactions, so that the game has begun
 _COLUMNS = 4  # images side by side
@@ -51,10 +51,10 @@ class View:
 
 def view(config: "Config", steps: int) -> View:
     """Play at random for so many interactions."""
-    from meanq.config import ConfigError
+    from meanq.config.errors import ConfigError
     from meanq.envs import FrameStack, make_env
+    from meanq.learning.build import make_network
     from meanq.rng import stream
-    from meanq.train import make_network
 
     env = make_env(config.env, stream(config.seed, "unseen", "env"))
     if len(env.frame_shape) != 3:
@@ -87,7 +87,7 @@ def draw(views: Sequence[View], path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    from analysis.picture import draw_frame
+    from analysis.playing.drawing import draw_frame
 
     columns = min(_COLUMNS, len(views))
     lines = -(-len(views) // columns)
@@ -118,8 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_intermixed_args(arguments)
     if options.steps < 1:
         parser.error(f"--steps {options.steps}: write 1 or more")
-    from meanq.config import ConfigError
-    from meanq.sweep import hydra_arguments, plan, register_schema
+    from meanq.config.errors import ConfigError
+    from meanq.launching.plan import hydra_arguments, plan, register_schema
 
     register_schema()
     try:

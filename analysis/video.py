@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.metrics import say
+from analysis.console import say
 from analysis.runs import AnalysisError, Problem, Run, find_directories, read_run
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from analysis.picture import Story
-    from analysis.play import Played, Player, Screening
+    from analysis.playing.drawing import Story
+    from analysis.playing.player import Played, Player, Screening
 
 SUFFIXES = {".mp4": 60.0, ".gif": 20.0}  # and how many seconds of an episode, unless told otherwise
 _GIF_RATE = 25.0  # pictures a second at most: browsers slow down what is much faster
@@ -60,8 +60,8 @@ def make_video(
     run = read_one(directory)
     out = default_path(run) if out is None else out
     write = _writer(out)
-    from analysis.picture import Page, draw_frame, fit
-    from analysis.play import Screening, differences, load_player, play_evaluation
+    from analysis.playing.drawing import Page, draw_frame, fit
+    from analysis.playing.player import Screening, differences, load_player, play_evaluation
 
     player = load_player(run, checkpoint, trust)
     available = player.config.evaluation.episodes
@@ -132,7 +132,7 @@ def _compare(different: list[str] | None, step: int, episodes: int) -> Iterable[
 
 
 def _story(player: "Player", played: "Played", screening: "Screening", steps: int | None) -> "Story":
-    from analysis.picture import Story
+    from analysis.playing.drawing import Story
 
     config, total = player.config, len(played.actions)
     return Story(
@@ -180,7 +180,7 @@ def write_mp4(path: Path, images: Iterable["Image.Image"], fps: float) -> None:
     """H.264 as every browser plays it; the same images give the same bytes."""
     import imageio_ffmpeg
 
-    from analysis.picture import SIZE
+    from analysis.playing.drawing import SIZE
 
     unfinished = path.absolute().with_name(f".unfinished.{path.name}")
     colours = "bt709"  # said explicitly, since players guess otherwise

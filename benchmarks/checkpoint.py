@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import compose, fill, play
-from meanq.config import Config
-from meanq.machine import human_bytes
-from meanq.train import Run
+from meanq.config.schema import Config
+from meanq.training.loop import Run
+from meanq.training.machine import human_bytes
 
 ALGORITHMS = {"seaquest": ("dqn", "meanq", "meanq_rainbow"), "minatar/breakout": ("dqn", "meanq")}
 INTERACTIONS = 40  # timed before each checkpoint; an update every few

@@ -17,12 +17,12 @@ import psutil
 import torch
 
 from benchmarks.reference import IMPORTANCE_EXPONENT, ReferenceRun
-from meanq.clock import Clock
-from meanq.config import Config, NetworkConfig
+from meanq.config.schema import Config, NetworkConfig
 from meanq.envs import Environment
-from meanq.replay import ring_slots
-from meanq.sweep import plan, register_schema
-from meanq.train import Run
+from meanq.launching.plan import plan, register_schema
+from meanq.replay.buffer import ring_slots
+from meanq.training.clock import Clock
+from meanq.training.loop import Run
 
 BURST_SECONDS = 0.15  # a turn lasts this long, and at least one update
 FRAMES = 2_000  # of a real game, which fill a replay again and again
@@ -95,7 +95,7 @@ class Side:
 
 
 def engine_side(config: Config, transitions: int, *, keep_values: bool = False) -> Side:
-    """What trains: the parts of meanq.train.Run, in its order. This is the one place that makes an engine.
+    """What trains: the parts of meanq.training.loop.Run, in its order. This is the one place that makes an engine.
 
     Next states' values are not kept unless asked for: a step's cost would fall while it is measured.
     """

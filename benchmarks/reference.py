@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.reference_replay import Minibatch, ReferenceReplay, UniformReplay
-from meanq.clock import Clock
-from meanq.config import AlgoConfig, Config, NetworkConfig
+from meanq.config.schema import AlgoConfig, Config, NetworkConfig
 from meanq.envs import FrameStack, make_env
 from meanq.rng import stream
+from meanq.training.clock import Clock
 
 IMPORTANCE_EXPONENT = 0.4
 

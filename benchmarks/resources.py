@@ -14,11 +14,11 @@ import numpy as np
 
 from benchmarks.measure import engine_side, interleave, resident_bytes
 from benchmarks.sections import DATA_EFFICIENT, Findings, Scale, variants
-from meanq.config import Config
+from meanq.config.schema import Config
 from meanq.envs import FrameStack, make_env
-from meanq.evaluation import Evaluator
 from meanq.rng import stream
-from meanq.train import Run
+from meanq.training.evaluation import Evaluator
+from meanq.training.loop import Run
 
 
 def growth_with_replay(scale: Scale) -> Findings:
@@ -128,12 +128,12 @@ def evaluation(scale: Scale) -> Findings:
 # In a process that then does what `python -m meanq.run` does, and ends when its first gradient step is done.
 _FIRST_STEP = """
 import os, sys
-import meanq.run, meanq.train
-learn = meanq.train.Run._learn
+import meanq.run, meanq.training.loop
+learn = meanq.training.loop.Run._learn
 def once(run):
     learn(run)
     os._exit(7)
-meanq.train.Run._learn = once
+meanq.training.loop.Run._learn = once
 sys.argv = ["meanq.run", "root=" + sys.argv[1]]
 meanq.run.main()
 """

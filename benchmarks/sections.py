@@ -25,11 +25,11 @@ from benchmarks.measure import (
     learner_flop,
     reference_side,
 )
-from meanq.config import Config
+from meanq.config.schema import Config
 from meanq.envs import FrameStack, make_env
-from meanq.learner import why_not_compile
+from meanq.learning.learner import why_not_compile
 from meanq.rng import stream
-from meanq.train import Run
+from meanq.training.loop import Run
 
 # Nature's convolutions in the main agent, as its authors released it: the hidden layers stay those of the main agent.
 NATURE = ("network=nature_256",)

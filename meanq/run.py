@@ -17,11 +17,24 @@ from pathlib import Path
 import hydra
 from omegaconf import DictConfig
 
-from meanq.config import CONFIG_DIR, Config, ConfigError, from_omegaconf
-from meanq.lasting_output import outlive_terminal
-from meanq.record import BusyError, read_status, record_failure, run_directory
-from meanq.run_status import FINISHED, Outcome
-from meanq.sweep import CONFIG_NAME, Plan, expand_seed_ranges, hydra_arguments, label_override, plan, register_schema
+from meanq.config.checks import from_omegaconf
+from meanq.config.errors import ConfigError
+from meanq.config.schema import CONFIG_DIR, Config
+from meanq.launching.closed_terminal import outlive_terminal
+from meanq.launching.plan import (
+    CONFIG_NAME,
+    Plan,
+    expand_seed_ranges,
+    hydra_arguments,
+    label_override,
+    plan,
+    register_schema,
+)
+from meanq.rundir.files import read_status
+from meanq.rundir.layout import run_directory
+from meanq.rundir.lock import BusyError
+from meanq.rundir.reader import FINISHED, Outcome
+from meanq.rundir.writer import record_failure
 
 # The process that has the command line, and the exit codes of runs in it: there a sweep goes on after a failure, and
 # the exit code tells. In a process that a launcher started a failure is raised, so that the launcher sees it.
@@ -55,9 +68,9 @@ def execute(config: Config) -> int:
 
     0 finished, 1 failed, 2 the configuration cannot work, 3 another process is at it.
     """
-    from meanq.checkpoint import CheckpointError
-    from meanq.terminal import TerminalReporter, make_console
-    from meanq.train import DivergedError, Run
+    from meanq.rundir.checkpoint import CheckpointError
+    from meanq.training.loop import DivergedError, Run
+    from meanq.training.terminal import TerminalReporter, make_console
 
     console = make_console()
     directory = run_directory(config)
@@ -111,8 +124,8 @@ def main() -> None:
             sys.argv[1:] = hydra_arguments([a for a in sys.argv[1:] if a != "--dry-run"])
             planned = plan(sys.argv[1:])
         if planned and (dry_run or planned.study):
-            from meanq.cost import show_plan
-            from meanq.terminal import make_console
+            from meanq.launching.cost import show_plan
+            from meanq.training.terminal import make_console
 
             show_plan(make_console(), planned)
     except ConfigError as error:
@@ -125,7 +138,7 @@ def main() -> None:
     code: int | str | None = 0
     try:
         if planned and planned.multirun:
-            from meanq.launch import launch
+            from meanq.launching.launch import launch
 
             for failure in launch(planned, job):
                 complain(failure)
@@ -145,7 +158,7 @@ def main() -> None:
         print(f"\nmeanq: stopped by {signal.Signals(code - 128).name}; the same command goes on", file=sys.stderr)
     outcomes = {directory: Outcome.of(directory, before[directory]) for directory in directories}
     if any(directory.exists() for directory in directories):
-        from meanq.terminal import make_console, summary
+        from meanq.training.terminal import make_console, summary
 
         summary(make_console(), outcomes)
     unfinished = any(outcome.state not in FINISHED for outcome in outcomes.values())

@@ -14,8 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from meanq.config import CONFIG_DIR
-from tests.training import SHORT, train
+from meanq.config.schema import CONFIG_DIR
+from tests.short_runs import SHORT, train
 
 ELSEWHERE = [option for option in SHORT if not option.startswith("env")]
 SMALL = ("network=data_efficient", "total_steps=130", "env.options.max_frames=160", "algo.replay_capacity=100")

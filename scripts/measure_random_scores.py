@@ -8,10 +8,10 @@ import argparse
 
 import numpy as np
 
-from meanq.config import Config
+from meanq.config.schema import Config
 from meanq.envs import make_env
+from meanq.launching.plan import plan, register_schema
 from meanq.rng import stream
-from meanq.sweep import plan, register_schema
 
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 

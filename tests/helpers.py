@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from meanq.agent import Agent
-from meanq.config import AlgoConfig, Config, NetworkConfig
-from meanq.networks import Params, QNetwork
-from meanq.sweep import plan, register_schema
+from meanq.config.schema import AlgoConfig, Config, NetworkConfig
+from meanq.launching.plan import plan, register_schema
+from meanq.learning.agent import Agent
+from meanq.learning.networks import Params, QNetwork
 
 
 @cache

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from analysis.figure_tables import Curve, number_of_runs
-from analysis.palette import Style, order
-from analysis.panels import FONT, LEFT, Sheet, draw_bands, draw_curves, look, text_width, ticks
+from analysis.figures.palette import Style, order
+from analysis.figures.panels import FONT, LEFT, Sheet, draw_bands, draw_curves, look, text_width, ticks
+from analysis.figures.tables import Curve, number_of_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

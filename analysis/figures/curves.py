@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from analysis.figure_tables import AVERAGE, CITED, Curve, count_runs, game_name, read_curves, what_is_missing
-from analysis.metrics import DEFAULT_BIAS
-from analysis.palette import Style, cited
-from analysis.panels import Sheet, compact, draw_curves, fold, grid_shape, limits, look, ticks
+from analysis.figures.palette import Style, cited
+from analysis.figures.panels import Sheet, compact, draw_curves, fold, grid_shape, limits, look, ticks
+from analysis.figures.tables import AVERAGE, CITED, Curve, count_runs, game_name, read_curves, what_is_missing
+from analysis.metrics.compute import DEFAULT_BIAS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

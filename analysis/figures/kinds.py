@@ -32,8 +32,9 @@ import numpy as np
 import pandas as pd
 
 from analysis import aggregate
-from analysis.aggregate_figures import draw_aggregates, draw_improvements, draw_profiles, pairs_to_compare
-from analysis.curve_figures import (
+from analysis.console import say
+from analysis.figures.aggregates import draw_aggregates, draw_improvements, draw_profiles, pairs_to_compare
+from analysis.figures.curves import (
     MECHANISM_AVERAGES,
     MECHANISM_ROWS,
     STUDY_AVERAGES,
@@ -43,7 +44,11 @@ from analysis.curve_figures import (
     draw_mechanism,
     draw_study,
 )
-from analysis.figure_tables import (
+from analysis.figures.palette import Style, split_label, styles
+from analysis.figures.panels import save, settings
+from analysis.figures.series import ROWS as SERIES_ROWS
+from analysis.figures.series import draw_series, series_table
+from analysis.figures.tables import (
     AVERAGE,
     CITED,
     cited_rows,
@@ -55,13 +60,9 @@ from analysis.figure_tables import (
     number_of_runs,
     read_table,
 )
-from analysis.metrics import Metrics, compute, say
-from analysis.palette import Style, split_label, styles
-from analysis.panels import save, settings
+from analysis.metrics.compute import Metrics, compute
+from analysis.report.tables import late
 from analysis.runs import AnalysisError, RunSet, read_runs
-from analysis.series_figure import ROWS as SERIES_ROWS
-from analysis.series_figure import draw_series, series_table
-from analysis.tables import late
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.palette import Style
+from analysis.figures.palette import Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from analysis.figure_tables import Curve
+    from analysis.figures.tables import Curve
 
 PAGE, COLUMN = 7.0, 3.4  # inches: the width of a page's text, and of one of its two columns
 FONT = 7.0  # points

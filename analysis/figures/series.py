@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from analysis.figure_tables import game_name, need
-from analysis.palette import Style, order, series, styles
-from analysis.panels import Sheet, look, ticks
+from analysis.figures.palette import Style, order, series, styles
+from analysis.figures.panels import Sheet, look, ticks
+from analysis.figures.tables import game_name, need
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

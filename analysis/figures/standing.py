@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from analysis.aggregate_figures import ROW, name_lines, room_for
-from analysis.figure_tables import game_name, number_of_runs
-from analysis.palette import SOLID, Style, cited, styles
-from analysis.panels import FONT, INCH, Sheet, look, settings, write_picture
-from analysis.reference_scores import INTERACTIONS, RUN_BY_RUN, reference_runs
+from analysis.figures.aggregates import ROW, name_lines, room_for
+from analysis.figures.palette import SOLID, Style, cited, styles
+from analysis.figures.panels import FONT, INCH, Sheet, look, settings, write_picture
+from analysis.figures.tables import game_name, number_of_runs
+from analysis.paper.reference_scores import INTERACTIONS, RUN_BY_RUN, reference_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

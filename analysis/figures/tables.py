@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.compare import HORIZONS, paper_table
-from analysis.metrics import COLUMNS
-from analysis.palette import Style
+from analysis.figures.palette import Style
+from analysis.metrics.compute import COLUMNS
+from analysis.paper.tables import HORIZONS, paper_table
 from analysis.runs import AnalysisError
 
 AVERAGE = "average"

@@ -42,15 +42,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.metrics import (
+from analysis.console import say, write_out
+from analysis.metrics.compute import (
     DEFAULT_BIAS,
     Decomposition,
     clearly_positive,
     jensen_gap,
     member_pseudovalues,
-    say,
     value_std,
-    write_out,
 )
 from analysis.runs import BIASES, AnalysisError, Run, RunSet, read_runs
 

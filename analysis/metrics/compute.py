@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.console import say, write_out
 from analysis.runs import BIASES, AnalysisError, Run, RunSet, read_runs
 
 COLUMNS = ["env", "algo", "group", "step", "metric", "value", "n"]
@@ -444,21 +445,6 @@ def _sample_std(values: np.ndarray) -> float:
 def _divide(numerator: float, denominator: float) -> float:
     """NaN where nothing can be divided: a variance of zero, or one that is not known."""
     return numerator / denominator if denominator > 0 else float("nan")
-
-
-def say(messages: Iterable[str]) -> None:
-    """To stderr, so that a table on stdout stays a table."""
-    for message in messages:
-        print(f"analysis: {message}", file=sys.stderr)
-
-
-def write_out(path: Path, text: str) -> None:
-    """What --out names; a line, and the end, where it cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    except OSError as error:
-        sys.exit(f"analysis: --out {path}: cannot be written ({error.strerror})")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

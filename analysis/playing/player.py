@@ -24,15 +24,18 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from analysis.runs import AnalysisError, Run
-from meanq.agent import Agent, DivergedError
-from meanq.checkpoint import CheckpointError, Checkpoints
-from meanq.config import Config, ConfigError, EnvConfig, check
+from meanq.config.checks import check
+from meanq.config.errors import ConfigError
+from meanq.config.schema import Config, EnvConfig
 from meanq.envs import KINDS, Environment, FrameStack, Step, make_env
-from meanq.evaluation import Evaluator, evaluated_values, learned_reward
-from meanq.machine import resolve_device, tune_process
-from meanq.record import NOT_IDENTITY, WEIGHTS
+from meanq.learning.agent import Agent, DivergedError
+from meanq.learning.build import make_network
 from meanq.rng import stream
-from meanq.train import make_network
+from meanq.rundir.checkpoint import CheckpointError, Checkpoints
+from meanq.rundir.identity import NOT_IDENTITY
+from meanq.rundir.layout import WEIGHTS
+from meanq.training.evaluation import Evaluator, evaluated_values, learned_reward
+from meanq.training.machine import resolve_device, tune_process
 
 # What the readers of a checkpoint and of weights raise where a file is not what its name says.
 _DAMAGE = (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError, MemoryError)

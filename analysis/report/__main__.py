@@ -14,10 +14,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.metrics import DEFAULT_BIAS, compute, say
-from analysis.pages import Section, TableBlock
+from analysis.console import say
+from analysis.metrics.compute import DEFAULT_BIAS, compute
+from analysis.report.page import Section, TableBlock
+from analysis.report.sections import Report
 from analysis.runs import BIASES, AnalysisError, read_runs
-from analysis.sections import Report
 
 
 def default_directory(path: Path) -> Path:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.figure_tables import AVERAGE
-from analysis.palette import Style, cited
+from analysis.figures.palette import Style, cited
+from analysis.figures.tables import AVERAGE
 
 _MARKERS = {
     "o": "circle",

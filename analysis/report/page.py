@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from analysis.charts import Chart, looks
-from analysis.palette import Style
+from analysis.figures.palette import Style
+from analysis.report.charts import Chart, looks
 
 WEB = Path(__file__).parent / "web"
 

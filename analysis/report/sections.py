@@ -10,17 +10,17 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from analysis import tables
 from analysis.aggregate import Scores, aggregates, collect, improvements, profiles
-from analysis.charts import Curves, intervals, profile_chart
-from analysis.commands import Command, commands
-from analysis.curve_figures import PAPERS_READING
-from analysis.figure_tables import cited_rows, curve_table
-from analysis.figures import KINDS as FIGURES
-from analysis.figures import draw_all
-from analysis.findings import decide
-from analysis.metrics import KINDS, Metrics, average_steps_to_reference
-from analysis.pages import (
+from analysis.figures.curves import PAPERS_READING
+from analysis.figures.kinds import KINDS as FIGURES
+from analysis.figures.kinds import draw_all
+from analysis.figures.palette import styles
+from analysis.figures.tables import cited_rows, curve_table
+from analysis.findings.decide import decide
+from analysis.metrics.compute import KINDS, Metrics, average_steps_to_reference
+from analysis.report import tables
+from analysis.report.charts import Curves, intervals, profile_chart
+from analysis.report.page import (
     Block,
     ChartRow,
     FigureBlock,
@@ -34,7 +34,7 @@ from analysis.pages import (
     picture,
     render,
 )
-from analysis.palette import styles
+from analysis.results.commands import Command, commands
 from analysis.runs import AnalysisError, RunSet
 
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)

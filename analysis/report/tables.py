@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare import HORIZONS, by_game, our_scores, paper_table, summary
-from analysis.figure_tables import AVERAGE, need
-from analysis.findings import LATE, LEAST_RUNS
-from analysis.metrics import DEFAULT_BIAS, Decomposition, Metrics, member_pseudovalues, student_interval
-from analysis.palette import order
+from analysis.compare import by_game, our_scores, summary
+from analysis.figures.palette import order
+from analysis.figures.tables import AVERAGE, need
+from analysis.findings.decide import LATE, LEAST_RUNS
+from analysis.metrics.compute import DEFAULT_BIAS, Decomposition, Metrics, member_pseudovalues, student_interval
+from analysis.paper.tables import HORIZONS, paper_table
 from analysis.runs import Run, RunSet, differing_fields
-from meanq.config import field_value, flatten
+from meanq.config.fields import field_value, flatten
 
 NAN = float("nan")
 

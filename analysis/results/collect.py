@@ -24,18 +24,20 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis import kept
-from analysis.compare import HORIZONS, our_scores, paper_table
-from analysis.figure_tables import CITED, game_name
-from analysis.figures import KINDS, MOST_COLUMNS, Drawn, all_labels, contents, draw_tables
-from analysis.findings import as_table, decide
-from analysis.kept import Kept
-from analysis.metrics import Metrics, compute, say
-from analysis.palette import readable_names, styles
-from analysis.provenance import provenance
-from analysis.results_page import page, with_interval
+from analysis.compare import our_scores
+from analysis.console import say
+from analysis.figures.kinds import KINDS, MOST_COLUMNS, Drawn, all_labels, contents, draw_tables
+from analysis.figures.palette import readable_names, styles
+from analysis.figures.tables import CITED, game_name
+from analysis.findings.decide import as_table, decide
+from analysis.metrics.compute import Metrics, compute
+from analysis.paper.tables import HORIZONS, paper_table
+from analysis.report.tables import late, not_alike
+from analysis.results import store as kept
+from analysis.results.page import page, with_interval
+from analysis.results.provenance import provenance
+from analysis.results.store import Kept
 from analysis.runs import AnalysisError, RunSet, read_runs
-from analysis.tables import late, not_alike
 
 
 def collect(paths: Sequence[Path], out: Path, scale: str | None, figures: Sequence[str] | None) -> Kept:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.runs import Run, RunSet
-from meanq.config import ABSENT, field_value, flatten
-from meanq.record import NOT_IDENTITY
+from meanq.config.fields import ABSENT, field_value, flatten
+from meanq.rundir.identity import NOT_IDENTITY
 
 # Named by the command itself, or no part of what is computed.
 _NOT_WRITTEN = tuple(f"{name}." for name in (*NOT_IDENTITY, "seed", "label", "study", "device", "threads"))
@@ -94,7 +94,7 @@ class _Defaults:
     """What the package composes, of the algorithms, environments and networks that runs have."""
 
     def __init__(self, wanted: Iterable[Mapping[str, str]]) -> None:
-        from meanq.config import CONFIG_DIR
+        from meanq.config.schema import CONFIG_DIR
 
         choices = list(wanted)
         self._missing: dict[tuple[str, str], str] = {}
@@ -118,7 +118,7 @@ class _Defaults:
         from hydra.core.global_hydra import GlobalHydra
         from omegaconf import OmegaConf
 
-        from meanq.config import Config
+        from meanq.config.schema import Config
 
         ConfigStore.instance().store(name="schema", node=Config)
         GlobalHydra.instance().clear()

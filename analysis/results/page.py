@@ -5,10 +5,10 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.figure_tables import game_name
-from analysis.figures import Drawn
-from analysis.findings import UNDECIDED
-from analysis.palette import readable_names
+from analysis.figures.kinds import Drawn
+from analysis.figures.palette import readable_names
+from analysis.figures.tables import game_name
+from analysis.findings.decide import UNDECIDED
 
 LATE_CAPTION = (
     "Means over the last quarter of training and over runs; in brackets 95% intervals (Student's) over runs. Bias: "
@@ -40,7 +40,7 @@ def page(about: Mapping[str, Any], frames: Mapping[str, pd.DataFrame], drawn: Se
 
 def _asked(about: Mapping[str, Any]) -> list[str]:
     """The study's own words, where it is one of ablations/."""
-    from meanq.study import load_study, study_names
+    from meanq.launching.study import load_study, study_names
 
     if about["study"] not in study_names():
         return []

@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from analysis.commands import commands
+from analysis.results.commands import commands
 from analysis.runs import NOT_COMPARED, AnalysisError, Run, RunSet
-from meanq.config import ABSENT, field_value, flatten
+from meanq.config.fields import ABSENT, field_value, flatten
 
 NOT_RECORDED = "not recorded"
 
@@ -60,8 +60,8 @@ def _of_scale(found: RunSet, name: str, scale: str) -> dict[str, Any]:
 @cache
 def _planned(name: str, scale: str) -> dict[tuple[str, str | None, int], dict[str, Any]]:
     """The configurations of a study's scale, by environment, label and seed. Composing them takes seconds."""
-    from meanq.config import ConfigError
-    from meanq.sweep import hydra_arguments, plan, register_schema
+    from meanq.config.errors import ConfigError
+    from meanq.launching.plan import hydra_arguments, plan, register_schema
 
     register_schema()
     try:

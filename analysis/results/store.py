@@ -15,11 +15,11 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from analysis.figure_tables import need, read_table
-from analysis.figures import KINDS, read_tables
-from analysis.provenance import without_paths
+from analysis.figures.kinds import KINDS, read_tables
+from analysis.figures.tables import need, read_table
+from analysis.results.provenance import without_paths
 from analysis.runs import Run, RunSet, differing_fields, read_runs
-from meanq import record as layout
+from meanq.rundir import writer as layout
 
 PROVENANCE = "provenance.json"
 RUNS = "runs"

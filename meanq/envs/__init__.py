@@ -6,7 +6,9 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import numpy as np
 
-from meanq.config import ConfigError, EnvConfig, env_factory
+from meanq.config.errors import ConfigError
+from meanq.config.extensions import env_factory
+from meanq.config.schema import EnvConfig
 
 # A kind is an import path, so that only what is used is imported. A researcher's own kind is given as such a path.
 KINDS = {

@@ -6,7 +6,7 @@ import ale_py
 import cv2
 import numpy as np
 
-from meanq.config import ConfigError, closest
+from meanq.config.errors import ConfigError, closest
 from meanq.envs import Environment, Step
 
 

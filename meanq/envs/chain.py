@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from meanq.config import ConfigError
+from meanq.config.errors import ConfigError
 from meanq.envs import Environment, Step
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from meanq.config import ConfigError
+from meanq.config.errors import ConfigError
 from meanq.envs import Environment, Step
 from meanq.rng import integer_seed
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from meanq.config import ConfigError, closest
+from meanq.config.errors import ConfigError, closest
 from meanq.envs import Environment, Step
 from meanq.rng import integer_seed
 

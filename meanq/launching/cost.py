@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.table import Table
 
-from meanq.config import AlgoConfig, Config, ConfigError, bootstrap_rule
+from meanq.config.errors import ConfigError
+from meanq.config.extensions import bootstrap_rule
+from meanq.config.schema import AlgoConfig, Config
 from meanq.envs import Environment, FrameStack, make_env
+from meanq.launching.plan import Plan
+from meanq.learning.build import make_network, member_generator
 from meanq.rng import stream
-from meanq.sweep import Plan
-from meanq.train import make_network, member_generator
 
 # Fitted by hand to learner steps measured on 2 CPU cores (see `make bench`): arithmetic, weights, fixed overhead.
 _FLOPS_PER_SECOND = 95e9

@@ -22,10 +22,11 @@ from hydra.types import HydraContext, RunMode
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf, flag_override
 
-from meanq.config import Config
-from meanq.record import read_status, run_directory
-from meanq.reuse import reuse, said_of
-from meanq.sweep import Plan
+from meanq.config.schema import Config
+from meanq.launching.plan import Plan
+from meanq.rundir.files import read_status
+from meanq.rundir.layout import run_directory
+from meanq.rundir.reuse import reuse, said_of
 
 
 def launch(plan: Plan, job: Callable[[DictConfig], None]) -> list[BaseException]:

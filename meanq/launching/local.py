@@ -21,11 +21,12 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
-from meanq.config import Config, ConfigError
-from meanq.lasting_output import outlive_terminal
-from meanq.launch import frozen_configs, result
-from meanq.signals import ONE_CTRL_C_SECONDS, hold_stop_signals
-from meanq.study import override_key
+from meanq.config.errors import ConfigError
+from meanq.config.schema import Config
+from meanq.launching.closed_terminal import outlive_terminal
+from meanq.launching.launch import frozen_configs, result
+from meanq.launching.study import override_key
+from meanq.training.signals import ONE_CTRL_C_SECONDS, hold_stop_signals
 
 # What stops a sweep, and what its runs are sent then. A closed terminal stops it as `kill` does.
 _STOPPING = {
@@ -95,7 +96,7 @@ class LocalLauncher(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Run all; whoever fails, fails alone. A signal that stops the sweep is passed on and waited for."""
-        from meanq.machine import MEMORY_SHARE, available_memory  # which takes torch
+        from meanq.training.machine import MEMORY_SHARE, available_memory  # which takes torch
 
         frozen = frozen_configs(self._context)
         configs = [frozen.config(overrides) for overrides in job_overrides]
@@ -165,7 +166,7 @@ class _Child:
             pickle.dump(payload, file)
             file.seek(0)
             self.process = subprocess.Popen(
-                [sys.executable, "-c", "from meanq.local_launcher import child; child()"],
+                [sys.executable, "-c", "from meanq.launching.local import child; child()"],
                 stdin=file,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

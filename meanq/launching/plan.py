@@ -19,9 +19,12 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from meanq.config import CONFIG_DIR, Config, ConfigError, closest, from_omegaconf
-from meanq.record import check_directory, run_directory
-from meanq.study import Study, choose, load_study, override_key
+from meanq.config.checks import from_omegaconf
+from meanq.config.errors import ConfigError, closest
+from meanq.config.schema import CONFIG_DIR, Config
+from meanq.launching.study import Study, choose, load_study, override_key
+from meanq.rundir.identity import check_directory
+from meanq.rundir.layout import run_directory
 
 CONFIG_NAME = "config"
 _SEED_HELP = "write whole numbers, a range first-last, or both: seed=3, seed=0-4, seed=0-2,7"

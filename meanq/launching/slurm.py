@@ -28,10 +28,10 @@ from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher as SubmititSlurmLauncher
 from omegaconf import OmegaConf
 
-from meanq.config import ConfigError
-from meanq.launch import FrozenConfigs, frozen_configs, result
-from meanq.record import read_status, write_atomically
-from meanq.signals import hold_stop_signals
+from meanq.config.errors import ConfigError
+from meanq.launching.launch import FrozenConfigs, frozen_configs, result
+from meanq.rundir.files import read_status, write_atomically
+from meanq.training.signals import hold_stop_signals
 
 # States that a job does not leave by itself. One that is queued again passes through some of them for a moment, and a
 # result may show late on a network file system: hence the seconds that such a state must last before it counts.

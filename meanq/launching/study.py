@@ -7,7 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from meanq.config import CONFIG_DIR, ConfigError, closest
+from meanq.config.errors import ConfigError, closest
+from meanq.config.schema import CONFIG_DIR
 
 STUDY_DIR = CONFIG_DIR.parent / "ablations"
 

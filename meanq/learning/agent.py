@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from meanq.augmentation import random_intensity, random_shift
-from meanq.config import AlgoConfig
-from meanq.learner import Learned, Learner, Noise, compiled, compiled_values
-from meanq.networks import Params, QNetwork
-from meanq.next_values import NextValues
-from meanq.optimiser import Adam
-from meanq.replay import Batch
-from meanq.values import make_value_form
+from meanq.config.schema import AlgoConfig
+from meanq.learning.augmentation import random_intensity, random_shift
+from meanq.learning.learner import Learned, Learner, Noise, compiled, compiled_values
+from meanq.learning.networks import Params, QNetwork
+from meanq.learning.optimiser import Adam
+from meanq.learning.target_cache import NextValues
+from meanq.learning.values import make_value_form
+from meanq.replay.buffer import Batch
 
 Values = Callable[[np.ndarray], np.ndarray]  # states [N, *state] -> Q [K, N, A]
 

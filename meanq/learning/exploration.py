@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from meanq.config import AlgoConfig, EpsilonConfig
+from meanq.config.schema import AlgoConfig, EpsilonConfig
 
 
 def linear(schedule: EpsilonConfig, step: int) -> float:

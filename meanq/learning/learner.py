@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meanq.config import AlgoConfig, bootstrap_rule
-from meanq.networks import Params, QNetwork
-from meanq.replay import Batch
-from meanq.targets import next_actions
-from meanq.values import ValueForm
+from meanq.config.extensions import bootstrap_rule
+from meanq.config.schema import AlgoConfig
+from meanq.learning.bootstrap import next_actions
+from meanq.learning.networks import Params, QNetwork
+from meanq.learning.values import ValueForm
+from meanq.replay.buffer import Batch
 
 
 @dataclass

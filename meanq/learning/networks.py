@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meanq.config import ConfigError, ConvolutionConfig, NetworkConfig
+from meanq.config.errors import ConfigError
+from meanq.config.schema import ConvolutionConfig, NetworkConfig
 
 Params = dict[str, Tensor]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim.adam import adam
 
-from meanq.networks import Params
+from meanq.learning.networks import Params
 
 _BETAS = (0.9, 0.999)
 

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meanq.config import AlgoConfig
-from meanq.targets import BootstrapRule
+from meanq.config.schema import AlgoConfig
+from meanq.learning.bootstrap import BootstrapRule
 
 
 class ValueForm(Protocol):

@@ -12,7 +12,9 @@ import os
 import sys
 from typing import Any
 
-from meanq.config import ConfigError, LoggerConfig, check_logger
+from meanq.config.checks import check_logger
+from meanq.config.errors import ConfigError
+from meanq.config.schema import LoggerConfig
 
 # What one run knows; the paper's own standard deviation and Jensen gap are across seeds.
 SECTIONS: dict[str, dict[str, str]] = {
@@ -103,7 +105,7 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.json:
             print(json.dumps(definition(view), indent=2))
             return 0
-        from meanq.mirror import has_key
+        from meanq.mirrors.process import has_key
 
         if not has_key():
             raise ConfigError("no W&B API key: run `wandb login` or set WANDB_API_KEY; --json needs none")

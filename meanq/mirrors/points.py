@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from meanq.record import CONFIG, EVALUATIONS, PROBES, TIMINGS, TRAINING
+from meanq.rundir.layout import CONFIG, EVALUATIONS, PROBES, TIMINGS, TRAINING
 
 _LONG_HORIZON = 500_000  # from here on scores are normalised as in the paper's table 2
 # What the readers of CSV and arrays raise where a file is not what its name says.

@@ -5,7 +5,7 @@ the library of W&B waits for the network, also when the interpreter ends, and re
 Training only says through a pipe up to which step its files are complete, and never waits for an answer. The process
 ignores the signals meant for training and ends when the pipe closes, so also when training is killed.
 
-    python -m meanq.mirror DIRECTORY SETTINGS      what training starts; reads steps and then a state from its input
+    python -m meanq.mirrors.process DIRECTORY SETTINGS     what training starts; reads steps and then a state from stdin
 """
 
 import contextlib
@@ -23,9 +23,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from meanq.config import WANDB_MODES, ConfigError, LoggerConfig
-from meanq.points import Point, read_config, read_points
-from meanq.record import META, NOT_IDENTITY, WEIGHTS, read_status, write_atomically
+from meanq.config.checks import WANDB_MODES
+from meanq.config.errors import ConfigError
+from meanq.config.schema import LoggerConfig
+from meanq.mirrors.points import Point, read_config, read_points
+from meanq.rundir.files import read_status, write_atomically
+from meanq.rundir.identity import NOT_IDENTITY
+from meanq.rundir.layout import META, WEIGHTS
 
 LOG, DONE = "mirror.log", "mirror.json"
 WANDB_DIRECTORY, TENSORBOARD_DIRECTORY = "wandb", "tensorboard"
@@ -77,14 +81,14 @@ class ProcessMirror:
     def __init__(self, logger: LoggerConfig, directory: Path) -> None:
         self._logger, self._directory = logger, directory
         self._log = directory / LOG
-        package = str(Path(__file__).parents[1])
+        package = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
         environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         environment.pop("WANDB_SERVICE", None)  # W&B's helper of a process above us, which ends when that one does
         settings = json.dumps(asdict(logger))
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "meanq.mirror", str(directory.absolute()), settings],
+                [sys.executable, "-P", "-m", "meanq.mirrors.process", str(directory.absolute()), settings],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

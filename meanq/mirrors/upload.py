@@ -11,11 +11,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from meanq.config import ConfigError, LoggerConfig, check_logger
-from meanq.mirror import ProcessMirror, destination, has_key, is_mirrored
-from meanq.points import UnreadableRunError, read_config, read_points
-from meanq.record import CONFIG, STATUS, lock_holder, read_status
-from meanq.run_status import find_runs
+from meanq.config.checks import check_logger
+from meanq.config.errors import ConfigError
+from meanq.config.schema import LoggerConfig
+from meanq.mirrors.points import UnreadableRunError, read_config, read_points
+from meanq.mirrors.process import ProcessMirror, destination, has_key, is_mirrored
+from meanq.rundir.files import read_status
+from meanq.rundir.layout import CONFIG, STATUS
+from meanq.rundir.lock import lock_holder
+from meanq.rundir.reader import find_runs
 
 _FINAL = ("finished", "failed")
 _PATIENCE = 3  # runs that fail one after the other, before it is called an outage

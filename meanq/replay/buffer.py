@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from meanq.frames import FrameRing, move
-from meanq.sum_tree import SumTrees, tree_bytes
+from meanq.replay.frames import FrameRing, move
+from meanq.replay.sum_tree import SumTrees, tree_bytes
 
 
 @dataclass

@@ -27,8 +27,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
-from meanq.record import write_atomically
-from meanq.replay import Replay
+from meanq.replay.buffer import Replay
+from meanq.rundir.files import write_atomically
 
 CHECKPOINT_DIR = "checkpoint"
 _FORMAT = 2

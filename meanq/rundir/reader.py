@@ -13,7 +13,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, BinaryIO
 
-from meanq.record import CONFIG, EVALUATIONS, LOCK, META, STATUS, TIMINGS, lock_holder
+from meanq.rundir.layout import CONFIG, EVALUATIONS, LOCK, META, STATUS, TIMINGS
+from meanq.rundir.lock import lock_holder
 
 # In the order of the summary. A run writes the words running, finished, failed and interrupted itself.
 STATES = ("finished", "running", "starting", "stalled?", "interrupted", "killed", "failed", "unreadable")

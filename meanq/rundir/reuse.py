@@ -7,25 +7,12 @@ from pathlib import Path
 
 import yaml
 
-from meanq.config import Config
-from meanq.record import (
-    CONFIG,
-    EVALUATIONS,
-    META,
-    PROBES,
-    STATUS,
-    TIMINGS,
-    TRAINING,
-    WEIGHTS,
-    BusyError,
-    DirectoryLock,
-    circumstances,
-    differences,
-    read_object,
-    read_status,
-    run_directory,
-    write_atomically,
-)
+from meanq.config.schema import Config
+from meanq.rundir.circumstances import circumstances
+from meanq.rundir.files import read_object, read_status, write_atomically
+from meanq.rundir.identity import differences
+from meanq.rundir.layout import CONFIG, EVALUATIONS, META, PROBES, STATUS, TIMINGS, TRAINING, WEIGHTS, run_directory
+from meanq.rundir.lock import BusyError, DirectoryLock
 
 _NAMES = ("study: ", "label: ")  # what a run is called is not what it is
 

@@ -16,210 +16,40 @@ Every file is replaced whole, never edited in place, so a crash leaves the last 
 
 import contextlib
 import csv
-import errno
-import fcntl
 import io
-import json
 import os
-import platform
-import re
-import socket
-import struct
-import subprocess
-import sys
-import tempfile
 import time
 import traceback
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
-from functools import cache
-from importlib import metadata
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import yaml
 
-from meanq.config import Config, ConfigError, EnvConfig, HyperparametersConfig, field_value, flatten
-from meanq.evaluation import Episode
-
-CONFIG, STATUS, META = "config.yaml", "status.json", "meta.json"
-EVALUATIONS, TRAINING, TIMINGS = "evaluations.csv", "training.csv", "timings.csv"
-PROBES, WEIGHTS, LOCK = "probes.npz", "weights.safetensors", "lock"
-
-# Fields that are not part of a run's identity: where it is stored and mirrored, how often it is saved, what is kept for
-# speed; and the environment's blocks of hyper-parameters: the values in use are those of `algo`.
-NOT_IDENTITY = (
-    *("root", "logger", "checkpoint", "replay_on_device", "cache_targets"),
-    *("algo.family", *(f"env.{f.name}" for f in fields(EnvConfig) if f.type is HyperparametersConfig)),
+from meanq.config.errors import ConfigError
+from meanq.config.schema import Config
+from meanq.rundir.circumstances import circumstances
+from meanq.rundir.files import _csv_bytes, _json_bytes, read_object, read_status, write_atomically
+from meanq.rundir.identity import _REMEDY, check_directory
+from meanq.rundir.layout import (
+    _TEMPORARY,
+    CONFIG,
+    EVALUATIONS,
+    META,
+    PROBES,
+    STATUS,
+    TIMINGS,
+    TRAINING,
+    WEIGHTS,
+    run_directory,
 )
-_NOT_IDENTITY_PREFIXES = tuple(f"{name}." for name in NOT_IDENTITY)
+from meanq.rundir.lock import BusyError, DirectoryLock
+from meanq.training.evaluation import Episode
+
 _HEARTBEAT_SECONDS = 10.0
-_TEMPORARY = re.compile(r"\.[a-z.]+\.\w{8}")  # what a crash leaves of write_atomically
-
-
-def run_directory(config: Config) -> Path:
-    """A function of what the run is; nothing depends on the clock."""
-    assert config.label is not None
-    return Path(config.root) / config.study / config.env.name / config.label / f"seed_{config.seed}"
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that a reader, or a crash, sees the old version or the new one, whole."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def read_status(directory: Path) -> dict[str, Any]:
-    """What a run says of itself; empty where there is no run."""
-    try:
-        return read_object(directory / STATUS)
-    except FileNotFoundError:
-        return {}
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """What a JSON file holds; nothing where it is damaged."""
-    try:
-        content = json.loads(path.read_text())
-    except ValueError:  # not JSON, or not even text
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def differences(directory: Path, config: Config) -> list[str]:
-    """'field: theirs -> ours' for each field in which the run stored here differs from this one."""
-    try:
-        stored = yaml.safe_load((directory / CONFIG).read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{directory / CONFIG} cannot be read ({reason}); {_REMEDY}") from None
-    theirs, ours = flatten(stored), flatten(asdict(config))
-    pairs = {name: (field_value(theirs, name), field_value(ours, name)) for name in sorted(theirs.keys() | ours.keys())}
-    return [
-        f"{name}: {their} -> {our}"
-        for name, (their, our) in pairs.items()
-        if their != our and not f"{name}.".startswith(_NOT_IDENTITY_PREFIXES)
-    ]
-
-
-def check_directory(directory: Path, config: Config) -> None:
-    """Raise where the directory holds anything but this very run; writes nothing."""
-    if not directory.exists():
-        return
-    if not directory.is_dir():
-        raise ConfigError(f"root={config.root}: {directory} is a file; write another root, study or label")
-    if (directory / CONFIG).exists():
-        different = differences(directory, config)
-        if different:
-            raise ConfigError(
-                f"{directory} holds another run ({'; '.join(different)}): write another label= or study=, or remove it"
-            )
-    elif any(path.name != LOCK and not _TEMPORARY.fullmatch(path.name) for path in directory.iterdir()):
-        raise ConfigError(
-            f"{directory} holds files but no {CONFIG}, so it is not a run: write another label= or study="
-        )
-
-
-_REMEDY = "remove the directory to start the run again from the beginning"
-
-
-class BusyError(RuntimeError):
-    """Another process trains in this directory."""
-
-
-class DirectoryLock:
-    """At most one process trains in a directory.
-
-    A POSIX record lock: the system drops it when its process ends, however that happens, and NFS passes it on to its
-    server, so it holds between the machines of a cluster.
-    """
-
-    _held: ClassVar[dict[Path, int]] = {}  # of this process, to which its own locks do not show
-
-    def __init__(self, directory: Path) -> None:
-        self._path = directory.absolute() / LOCK
-
-    def acquire(self) -> None:
-        """Take the lock, or raise BusyError."""
-        if self._path in self._held:
-            raise BusyError(f"{self._path.parent} is being trained by this very process")
-        while True:
-            handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                os.close(handle)
-                if error.errno not in (errno.EACCES, errno.EAGAIN):
-                    raise ConfigError(
-                        f"root: {self._path.parent} is on a file system without locks ({error.strerror}), so two "
-                        "processes could train there at once; write a root on another one"
-                    ) from None
-                holder = lock_holder(self._path.parent) or {}
-                who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
-                raise BusyError(f"{self._path.parent} is being trained by {who}") from None
-            # A holder that ended between our two calls has removed the file we locked: then lock the new one.
-            if self._path.exists() and os.path.samestat(os.fstat(handle), self._path.stat()):
-                break
-            os.close(handle)
-        os.truncate(handle, 0)
-        os.write(handle, _json_bytes({"host": socket.gethostname(), "pid": os.getpid()}))
-        self._held[self._path] = handle
-
-    def release(self) -> None:
-        """Give the lock back."""
-        handle = self._held.pop(self._path, None)
-        if handle is not None:
-            self._path.unlink(missing_ok=True)
-            os.close(handle)
-
-
-def lock_holder(directory: Path) -> dict[str, Any] | None:
-    """Who trains in a directory; None: nobody. Only asks, and so disturbs no one."""
-    path = directory.absolute() / LOCK
-    # To open and close the file of a lock that this process holds would drop it.
-    if path in DirectoryLock._held:
-        return {"host": socket.gethostname(), "pid": os.getpid()}
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        # Who would keep us from locking all of it for writing? To ask needs no permission to write.
-        if sys.platform == "darwin":  # start, length, process, type, whence
-            query = struct.pack("qqihh", 0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
-            _, _, pid, kind, _ = struct.unpack("qqihh", fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
-        else:  # type, whence, start, length, process, as Linux has it on 64 bits
-            query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
-        content = b"" if kind == fcntl.F_UNLCK else os.read(descriptor, 4096)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    if kind == fcntl.F_UNLCK:
-        return None
-    holder: dict[str, Any] = {"host": "?", "pid": "?"}
-    with contextlib.suppress(ValueError, RecursionError):  # taken this very moment, and not signed yet
-        signed = json.loads(content)
-        if isinstance(signed, dict):
-            holder |= signed
-    # The system knows the process, unless it is of another host or container: then it says 0, -1 or what means
-    # nothing here. The file may still bear the name of a holder that was killed.
-    if pid > 0 and holder["host"] in ("?", socket.gethostname()):
-        holder["pid"] = pid
-    return holder
 
 
 class Record:
@@ -424,55 +254,3 @@ def record_failure(config: Config, error: Exception) -> None:
 def reason_of(error: Exception) -> dict[str, str]:
     """What status.json says of a failure."""
     return {"reason": f"{type(error).__name__}: {error}", "traceback": "".join(traceback.format_exception(error))}
-
-
-def circumstances() -> dict[str, Any]:
-    """Versions, machine and commit."""
-    packages = ("meanq", "torch", "numpy", "gymnasium", "ale-py", "minatar", "hydra-core")
-    versions = {}
-    for package in packages:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[package] = metadata.version(package)
-    return {
-        "python": platform.python_version(),
-        "versions": versions,
-        "host": socket.gethostname(),
-        "platform": platform.platform(),
-        "cpu": _cpu_model(),
-        "cores": os.cpu_count(),  # of the machine; `threads` says how many the run uses
-        "commit": _git_commit(),
-    }
-
-
-def _cpu_model() -> str | None:
-    """As Linux calls it; elsewhere what Python knows."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or None
-
-
-@cache
-def _git_commit() -> str | None:
-    """Asked once in a process: a commit that is made while a run goes on is not the code that it runs."""
-    try:
-        command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-        result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout.strip() or None
-
-
-def _csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Of all columns: a run that a newer version goes on with may have more of them than it began with."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()
-
-
-def _json_bytes(content: Mapping[str, Any]) -> bytes:
-    return (json.dumps(content, indent=2) + "\n").encode()

@@ -34,7 +34,7 @@ from typing import Any, NoReturn
 from rich.cells import cell_len
 from rich.text import Text
 
-from meanq.run_status import STATES, RunStatus, find_runs, read_run
+from meanq.rundir.reader import STATES, RunStatus, find_runs, read_run
 
 COLLAPSE_ABOVE = 40  # runs; more than that are shown as one row per environment and label
 WATCH_SECONDS = 5.0

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meanq.config import Config, EnvConfig
+from meanq.config.schema import Config, EnvConfig
 from meanq.envs import Environment, FrameStack, make_env
 from meanq.rng import integer_seed, stream
 
 if TYPE_CHECKING:
-    from meanq.agent import Agent, Values
+    from meanq.learning.agent import Agent, Values
 
 
 @dataclass

@@ -10,14 +10,31 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from meanq.agent import Agent, DivergedError
-from meanq.checkpoint import CheckpointError, Checkpoints, Saved, check_state
-from meanq.clock import Clock
-from meanq.config import AlgoConfig, Config, ConfigError
+from meanq.config.errors import ConfigError
+from meanq.config.schema import Config
 from meanq.envs import FrameStack, make_env
-from meanq.evaluation import Episode, Evaluator, evaluated_values, learned_reward, make_probes
-from meanq.exploration import Explorer, random_share
-from meanq.machine import (
+from meanq.learning.agent import Agent, DivergedError
+from meanq.learning.build import (
+    check_augmentation,
+    make_mask,
+    make_network,
+    member_generator,
+    priority_trees,
+    replay_capacity,
+)
+from meanq.learning.exploration import Explorer, random_share
+from meanq.learning.networks import parameter_count
+from meanq.mirrors.process import Mirror, make_mirror
+from meanq.replay.buffer import Replay, replay_bytes
+from meanq.rng import integer_seed, stream
+from meanq.rundir.checkpoint import CheckpointError, Checkpoints, Saved, check_state
+from meanq.rundir.circumstances import circumstances
+from meanq.rundir.files import read_status
+from meanq.rundir.layout import run_directory
+from meanq.rundir.writer import Record, reason_of
+from meanq.training.clock import Clock
+from meanq.training.evaluation import Episode, Evaluator, evaluated_values, learned_reward, make_probes
+from meanq.training.machine import (
     MEMORY_SHARE,
     available_memory,
     human_bytes,
@@ -27,12 +44,7 @@ from meanq.machine import (
     trim_memory,
     tune_process,
 )
-from meanq.mirror import Mirror, make_mirror
-from meanq.networks import QNetwork, parameter_count
-from meanq.record import Record, circumstances, read_status, reason_of, run_directory
-from meanq.replay import BernoulliMask, Replay, replay_bytes
-from meanq.rng import integer_seed, stream
-from meanq.signals import StopSignals
+from meanq.training.signals import StopSignals
 
 
 @dataclass
@@ -447,59 +459,6 @@ class Run:
 
 
 LEARNED = ("loss", "mean_q", "gradient_norm")
-
-
-def make_network(config: Config, state_shape: tuple[int, ...], num_actions: int, scale: float) -> QNetwork:
-    """The networks of an algorithm's members."""
-    algo = config.algo
-    return QNetwork(
-        state_shape,
-        num_actions,
-        config.network,
-        dueling=algo.dueling,
-        scale=scale,
-        atoms=algo.atoms if algo.value == "categorical" else None,
-        noise=algo.noise if algo.noisy else None,
-        bias_noise=algo.bias_noise,
-        parallel=algo.parallel_networks,
-    )
-
-
-def make_mask(config: Config) -> BernoulliMask | None:
-    """None where every member learns from everything."""
-    algo = config.algo
-    if algo.mask_probability == 1:
-        return None
-    return BernoulliMask(algo.ensemble_size, algo.mask_probability, stream(config.seed, "masks"))
-
-
-def check_augmentation(algo: AlgoConfig, state_shape: tuple[int, ...]) -> None:
-    """Only images can be augmented, and not shifted by more than their size."""
-    for name in ("random_shift", "random_intensity"):
-        if getattr(algo, name) and len(state_shape) != 3:
-            raise ConfigError(
-                f"algo.{name}={getattr(algo, name)}: these states have shape {state_shape} and are no images; "
-                f"write algo.{name}=0"
-            )
-    if algo.random_shift and algo.random_shift >= min(state_shape[1:]):
-        raise ConfigError(
-            f"algo.random_shift={algo.random_shift}: images are {state_shape[1]}x{state_shape[2]}; write less than that"
-        )
-
-
-def member_generator(seed: int, member: int) -> torch.Generator:
-    """Member k's initial weights do not depend on the size of the ensemble."""
-    return torch.Generator().manual_seed(integer_seed(stream(seed, "weights", member)))
-
-
-def replay_capacity(config: Config) -> int:
-    """No more than the run will ever store."""
-    return min(config.algo.replay_capacity, config.total_steps)
-
-
-def priority_trees(algo: AlgoConfig) -> int:
-    """One tree per member, or one for all; also uniform draws come from a tree."""
-    return algo.ensemble_size if algo.prioritized and algo.priorities == "per_member" else 1
 
 
 def check_memory(config: Config, frame_shape: tuple[int, ...], frame_dtype: np.dtype) -> int:

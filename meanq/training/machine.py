@@ -9,8 +9,9 @@ from pathlib import Path
 import psutil
 import torch
 
-from meanq.config import Config, ConfigError
-from meanq.learner import why_not_compile
+from meanq.config.errors import ConfigError
+from meanq.config.schema import Config
+from meanq.learning.learner import why_not_compile
 
 
 def resolve_device(device: str) -> torch.device:

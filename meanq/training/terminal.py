@@ -14,11 +14,12 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, Time
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from meanq.config import Config
-from meanq.evaluation import Episode
-from meanq.record import EVALUATIONS, META, TIMINGS, read_status
-from meanq.run_status import Outcome
-from meanq.train import Progress
+from meanq.config.schema import Config
+from meanq.rundir.files import read_status
+from meanq.rundir.layout import EVALUATIONS, META, TIMINGS
+from meanq.rundir.reader import Outcome
+from meanq.training.evaluation import Episode
+from meanq.training.loop import Progress
 
 _REFRESH_SECONDS = 0.2
 _PLAIN_WIDTH = 140  # of tables in a file or a pipe

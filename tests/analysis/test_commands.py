@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from analysis.commands import commands
+from analysis.results.commands import commands
 from analysis.runs import read_runs
-from meanq.config import flatten
-from meanq.record import NOT_IDENTITY
-from meanq.sweep import expand_seed_ranges, plan, register_schema
+from meanq.config.fields import flatten
+from meanq.launching.plan import expand_seed_ranges, plan, register_schema
+from meanq.rundir.identity import NOT_IDENTITY
 from tests.synthetic_runs import write_run
 
 SWEEPS = {

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from PIL import Image
 
-from analysis import compare, panels
-from analysis.compare import best_of_all, paper_table, versus
-from analysis.reference_figure import draw_standing
-from analysis.reference_scores import RUN_BY_RUN, as_text, dopamine_rainbow, percentile, reference_runs, standing
-from meanq.config import CONFIG_DIR
+from analysis import compare
+from analysis.compare import best_of_all, versus
+from analysis.figures import panels
+from analysis.figures.standing import draw_standing
+from analysis.paper.reference_scores import RUN_BY_RUN, as_text, dopamine_rainbow, percentile, reference_runs, standing
+from analysis.paper.tables import paper_table
+from meanq.config.schema import CONFIG_DIR
 from tests.synthetic_runs import write_run
 
 

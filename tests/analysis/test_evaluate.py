@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from analysis import evaluate
-from tests.training import SHORT, train
+from tests.short_runs import SHORT, train
 
 NOISY = (*SHORT, "algo=rainbow")
 

@@ -14,15 +14,18 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from analysis import aggregate, compare, figures, findings, metrics
-from analysis.compare import paper_table
-from analysis.figures import KINDS, contents, draw_all, read_tables
-from analysis.metrics import Metrics, compute
-from analysis.palette import styles
-from analysis.panels import compact, grid_shape, limits, settings
+from analysis import aggregate, compare
+from analysis.figures import kinds as figures
+from analysis.figures.kinds import KINDS, contents, draw_all, read_tables
+from analysis.figures.palette import styles
+from analysis.figures.panels import compact, grid_shape, limits, settings
+from analysis.figures.series import ROWS, series_table
+from analysis.findings import decide as findings
+from analysis.metrics import compute as metrics
+from analysis.metrics.compute import Metrics, compute
+from analysis.paper.tables import paper_table
+from analysis.report.tables import late
 from analysis.runs import AnalysisError, RunSet, read_runs
-from analysis.series_figure import ROWS, series_table
-from analysis.tables import late
 from tests.synthetic_runs import gaussian_q, write_run
 
 GAMES = list(paper_table("100k").scores.index)

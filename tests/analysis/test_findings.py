@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis import findings
-from analysis.findings import REFUTED, SUPPORTED, UNDECIDED, Evidence, Finding, Result, decide
-from analysis.metrics import jensen_gap, value_std
+from analysis.findings import decide as findings
+from analysis.findings.decide import REFUTED, SUPPORTED, UNDECIDED, Evidence, Finding, Result, decide
+from analysis.metrics.compute import jensen_gap, value_std
 from analysis.runs import read_runs
 from tests.synthetic_runs import gaussian_q, write_run
 

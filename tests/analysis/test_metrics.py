@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis import metrics
-from analysis.metrics import (
+from analysis.metrics import compute as metrics
+from analysis.metrics.compute import (
     KINDS,
     Decomposition,
     around_truth,

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis import palette
-from analysis.compare import paper_table
-from analysis.palette import ALGORITHMS, cited, order, readable, readable_names, series, split_label, styles
+from analysis.figures import palette
+from analysis.figures.palette import ALGORITHMS, cited, order, readable, readable_names, series, split_label, styles
+from analysis.paper.tables import paper_table
 
 VANILLA = ["dqn", "dqn_no_target", "avg_dqn", "ens_dqn", "meanq", "meanq_no_target"]
 MAIN = ["rainbow", "sunrise", "meanq_rainbow", "rainbow_large", "rainbow_more_updates", "rainbow_large_more_updates"]
@@ -78,7 +78,7 @@ def test_the_methods_that_the_paper_cites_can_be_told_apart(at: str) -> None:
 
 
 def test_every_algorithm_of_conf_has_looks_of_its_own_also_without_colour() -> None:
-    conf = Path(__file__).parents[1] / "conf" / "algo"
+    conf = Path(__file__).parents[2] / "conf" / "algo"
     assert set(ALGORITHMS) == {path.stem for path in conf.glob("[!_]*.yaml")}
     found = styles(ALGORITHMS)
     assert len({style.colour for style in found.values()}) == len(found)

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import report
-from analysis.pages import as_script_data, shown_number
+from analysis.report import __main__ as report
+from analysis.report.page import as_script_data, shown_number
+from analysis.report.tables import distinct_states, probe_states
 from analysis.runs import find_directories, read_runs
-from analysis.tables import distinct_states, probe_states
-from meanq.run_status import find_runs
+from meanq.rundir.reader import find_runs
 from tests.synthetic_runs import gaussian_q, write_run
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{7*7}}%{x} $\\frac{1$"

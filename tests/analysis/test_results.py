@@ -12,14 +12,14 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis import results
-from analysis.results import redraw
+from analysis.results import collect as results
+from analysis.results.collect import redraw
 from analysis.runs import read_runs
-from meanq.study import load_study
+from meanq.launching.study import load_study
 from tests.helpers import compose
 from tests.synthetic_runs import gaussian_q, write_run
 
-KEPT = sorted(path for path in (Path(__file__).parents[1] / "ablations" / "results").iterdir() if path.is_dir())
+KEPT = sorted(path for path in (Path(__file__).parents[2] / "ablations" / "results").iterdir() if path.is_dir())
 STEPS = [20_000, 40_000, 60_000, 80_000, 100_000]
 
 

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from analysis.runs import NOT_COMPARED, AnalysisError, named_labels, read_runs
-from meanq.record import NOT_IDENTITY
+from meanq.rundir.identity import NOT_IDENTITY
+from tests.short_runs import train
 from tests.synthetic_runs import write_run
-from tests.training import train
 
 
 def said(messages: list[str], *words: str) -> bool:
@@ -256,7 +256,7 @@ def test_reading_and_deciding_imports_no_training_code() -> None:
     program = (
         "import sys, analysis.aggregate, analysis.compare, analysis.figures, analysis.findings, analysis.metrics\n"
         "import rliable.library\n"
-        "print([name for name in ('torch', 'meanq.train', 'hydra') if name in sys.modules])"
+        "print([name for name in ('torch', 'meanq.training', 'hydra') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.stdout.strip() == "[]", result.stderr

@@ -9,11 +9,11 @@ from PIL import Image
 
 from analysis import unseen
 from meanq.envs.atari import Atari
-from meanq.networks import QNetwork
+from meanq.learning.networks import QNetwork
 from tests.helpers import network_config
 
 DATA_EFFICIENT = ("network=data_efficient",)
-KEPT = Path(__file__).parents[1] / "docs" / "unseen.csv"
+KEPT = Path(__file__).parents[2] / "docs" / "unseen.csv"
 
 
 def test_in_breakout_nothing_that_the_network_reads_depends_on_the_paddle() -> None:

@@ -18,14 +18,14 @@ import yaml
 from PIL import Image
 from safetensors.torch import save_file
 
-from analysis.picture import _REALISED, _VALUE, CHANNELS, SIZE, Page, Story, draw_frame
-from analysis.play import Played, Screening, load_player, play_evaluation
+from analysis.playing.drawing import _REALISED, _VALUE, CHANNELS, SIZE, Page, Story, draw_frame
+from analysis.playing.player import Played, Screening, load_player, play_evaluation
 from analysis.runs import AnalysisError, read_run
 from analysis.video import default_path, main, make_video
 from meanq.envs import make_env
 from meanq.rng import stream
-from tests.test_small_envs import OWN
-from tests.training import SHORT, train, weights
+from tests.envs.test_small_envs import OWN
+from tests.short_runs import SHORT, train, weights
 
 FEW = ("total_steps=80", "algo.first_update=40", "evaluation.every=80", "evaluation.episodes=3", "probe.states=2")
 
@@ -491,7 +491,7 @@ def test_help_is_quick() -> None:
         "import sys, analysis.video\n"
         "try: analysis.video.main(['--help'])\n"
         "except SystemExit: pass\n"
-        "heavy = ('torch', 'meanq.train', 'PIL', 'imageio_ffmpeg', 'gymnasium')\n"
+        "heavy = ('torch', 'meanq.training.loop', 'PIL', 'imageio_ffmpeg', 'gymnasium')\n"
         "print([name for name in heavy if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -10,11 +10,11 @@ import torch
 
 from benchmarks.reference import Member, ReferenceAgent
 from benchmarks.reference_replay import Minibatch, ReferenceReplay, UniformReplay
-from meanq.agent import Agent
-from meanq.config import Config
-from meanq.networks import Params
-from meanq.replay import Batch, Replay, ring_slots
-from meanq.train import make_network, member_generator
+from meanq.config.schema import Config
+from meanq.learning.agent import Agent
+from meanq.learning.build import make_network, member_generator
+from meanq.learning.networks import Params
+from meanq.replay.buffer import Batch, Replay, ring_slots
 from tests.helpers import compose, make_agent
 
 CPU = torch.device("cpu")

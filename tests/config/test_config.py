@@ -10,7 +10,8 @@ import torch
 import yaml
 
 from meanq import run
-from meanq.config import CONFIG_DIR, flatten
+from meanq.config.fields import flatten
+from meanq.config.schema import CONFIG_DIR
 from tests.helpers import compose
 from tests.synthetic_runs import make_config
 
@@ -48,7 +49,7 @@ def test_a_chosen_network_prevails_over_the_environments() -> None:
 
 
 def test_all_26_games_carry_the_scores_of_the_papers_tables() -> None:
-    with (Path(__file__).parent / "data" / "normalisation.csv").open(newline="") as file:
+    with (Path(__file__).parents[1] / "data" / "normalisation.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 26
     for row in rows:

@@ -13,11 +13,12 @@ import yaml
 from ale_py.vector_env import AtariVectorEnv
 from scipy import stats
 
-from meanq.config import CONFIG_DIR, ConfigError
+from meanq.config.errors import ConfigError
+from meanq.config.schema import CONFIG_DIR
 from meanq.envs import FrameStack, Step, make_env
 from meanq.envs.atari import Atari
-from meanq.evaluation import Episode, play
-from meanq.networks import QNetwork
+from meanq.learning.networks import QNetwork
+from meanq.training.evaluation import Episode, play
 from tests.helpers import compose
 
 # The sizes of the minimal action sets.

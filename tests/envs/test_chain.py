@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from meanq.config import CONFIG_DIR
+from meanq.config.schema import CONFIG_DIR
 from meanq.envs.chain import Chain
-from tests.training import train
+from tests.short_runs import train
 
 ALGORITHMS = sorted(path.stem for path in (CONFIG_DIR / "algo").glob("[a-z]*.yaml"))
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from meanq.config import ConfigError
+from meanq.config.errors import ConfigError
 from meanq.envs import Step, make_env
 from meanq.envs.minatar import MinAtar
 from tests.helpers import compose
@@ -231,7 +231,7 @@ for game in sys.argv[1:]:
     env.step(0)
 print(sorted({"seaborn", "matplotlib", "minatar.environment"} & set(sys.modules)))
 """
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", program, *SHAPES], cwd=root, capture_output=True, text=True, check=True
     )

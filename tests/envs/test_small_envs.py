@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from meanq.config import ConfigError
+from meanq.config.errors import ConfigError
 from meanq.envs import Environment, Step, make_env
 from meanq.envs.chain import Chain
 from meanq.envs.gym import Gymnasium

@@ -16,8 +16,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
-from analysis import report
-from analysis.palette import styles
+from analysis.figures.palette import styles
+from analysis.report import __main__ as report
 from tests.synthetic_runs import gaussian_q, write_run
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from meanq.record import lock_holder
+from meanq.rundir.lock import lock_holder
 from tests.integration.slurm_cluster import Cluster
 
 pytestmark = pytest.mark.xdist_group("slurm")

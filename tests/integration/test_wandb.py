@@ -50,7 +50,7 @@ def mirrors_of(directory: Path) -> list[int]:
             arguments = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"meanq.mirror" in arguments and str(directory).encode() in arguments:
+        if b"meanq.mirrors.process" in arguments and str(directory).encode() in arguments:
             found.append(int(path.parent.name))
     return found
 

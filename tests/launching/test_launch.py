@@ -18,14 +18,16 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import RunMode
 from omegaconf import OmegaConf, open_dict
 
-from meanq import slurm_launcher
-from meanq.config import CONFIG_DIR, ConfigError, from_omegaconf
-from meanq.launch import FrozenConfigs, launch
-from meanq.local_launcher import LocalLauncher, Share, available_cores, describe, divide, run_names
-from meanq.slurm_launcher import QueueEntry, Submitted, Waiting, already_queued, ask_queue, explain_rejection, remember
-from meanq.sweep import Plan, hydra_arguments, plan, register_schema
+from meanq.config.checks import from_omegaconf
+from meanq.config.errors import ConfigError
+from meanq.config.schema import CONFIG_DIR
+from meanq.launching import slurm as slurm_launcher
+from meanq.launching.launch import FrozenConfigs, launch
+from meanq.launching.local import LocalLauncher, Share, available_cores, describe, divide, run_names
+from meanq.launching.plan import Plan, hydra_arguments, plan, register_schema
+from meanq.launching.slurm import QueueEntry, Submitted, Waiting, already_queued, ask_queue, explain_rejection, remember
 
-PROJECT = Path(__file__).parents[1]
+PROJECT = Path(__file__).parents[2]
 
 
 def planned(*arguments: str) -> Plan:
@@ -275,7 +277,7 @@ def test_a_labs_own_launcher_file_extends_ours(tmp_path: Path) -> None:
         GlobalHydra.instance().clear()
     launcher = composed.hydra.launcher
     assert (launcher._target_, launcher.partition, launcher.timeout_min, launcher.mem_gb) == (
-        "meanq.slurm_launcher.SlurmLauncher",
+        "meanq.launching.slurm.SlurmLauncher",
         "gpu",
         480,
         12,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from meanq.config import ConfigError
-from meanq.sweep import expand_seed_ranges, hydra_arguments, plan, register_schema, run_label
+from meanq.config.errors import ConfigError
+from meanq.launching.plan import expand_seed_ranges, hydra_arguments, plan, register_schema, run_label
 
 
 @pytest.mark.parametrize(

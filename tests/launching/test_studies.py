@@ -11,10 +11,12 @@ import yaml
 
 from analysis.runs import differing_fields, read_runs
 from meanq import run
-from meanq.config import Config, ConfigError, field_value, flatten
-from meanq.cost import Estimator, evaluations_per_update, seed_ranges
-from meanq.study import STUDY_DIR, load_study, study_names
-from meanq.sweep import Plan, hydra_arguments, plan, register_schema
+from meanq.config.errors import ConfigError
+from meanq.config.fields import field_value, flatten
+from meanq.config.schema import Config
+from meanq.launching.cost import Estimator, evaluations_per_update, seed_ranges
+from meanq.launching.plan import Plan, hydra_arguments, plan, register_schema
+from meanq.launching.study import STUDY_DIR, load_study, study_names
 from tests.helpers import algo_config, compose
 
 SCALES = [(name, scale) for name in study_names() for scale in load_study(name).scales]
@@ -135,7 +137,7 @@ def test_studies_still_plan_the_runs_whose_results_are_kept(path: Path, tmp_path
     kept = json.loads(path.read_text())
     name, scale = kept["study"], kept["scale"]
     adam_epsilon, learning_rate, network = KEPT[name, scale]
-    old_config = Path(__file__).parent / "data" / "old_runs" / "meanq_rainbow_boxing.yaml"
+    old_config = Path(__file__).parents[1] / "data" / "old_runs" / "meanq_rainbow_boxing.yaml"
     old_fields = flatten(yaml.safe_load(old_config.read_text())).keys()
     configs = planned(tmp_path, f"+study={name}", f"scale={scale}", "seed=0").configs
     assert {word for c in kept["commands"] for word in c.split() if word.startswith("algo=")} <= {

@@ -9,16 +9,16 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-import meanq.agent
-from meanq.augmentation import random_intensity, random_shift
-from meanq.config import ConfigError
-from meanq.learner import Learner
-from meanq.networks import Params, QNetwork
-from meanq.replay import Batch
-from meanq.train import check_augmentation
-from meanq.values import make_value_form
+import meanq.learning.agent
+from meanq.config.errors import ConfigError
+from meanq.learning.augmentation import random_intensity, random_shift
+from meanq.learning.build import check_augmentation
+from meanq.learning.learner import Learner
+from meanq.learning.networks import Params, QNetwork
+from meanq.learning.values import make_value_form
+from meanq.replay.buffer import Batch
 from tests.helpers import algo_config, make_agent, network_config, random_params
-from tests.training import make_run
+from tests.short_runs import make_run
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -255,7 +255,7 @@ def test_without_shifts_the_batch_is_left_alone_and_nothing_is_drawn(
         raise AssertionError("not to be called")
 
     for function in ("random_shift", "random_intensity"):
-        monkeypatch.setattr(meanq.agent, function, fail)
+        monkeypatch.setattr(meanq.learning.agent, function, fail)
     algo = algo_config("meanq", ensemble_size=2, minibatch=minibatch)
     assert algo.random_shift == algo.random_intensity == 0  # the default
     network = Watched()

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from meanq.config import AlgoConfig, NetworkConfig, check
-from meanq.networks import Params, QNetwork
-from meanq.replay import Batch
-from meanq.targets import RULES, next_actions, own
-from meanq.values import ScalarValue
+from meanq.config.checks import check
+from meanq.config.schema import AlgoConfig, NetworkConfig
+from meanq.learning.bootstrap import RULES, next_actions, own
+from meanq.learning.networks import Params, QNetwork
+from meanq.learning.values import ScalarValue
+from meanq.replay.buffer import Batch
 from tests.helpers import algo_config, compose, make_agent, random_params
 
 ACTIONS, BATCH, FEATURES = 4, 12, 5

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from meanq import machine
-from meanq.checkpoint import CheckpointError
-from meanq.config import AlgoConfig, Config, ConfigError, ConvolutionConfig, NetworkConfig
-from meanq.networks import QNetwork
-from meanq.replay import Batch
-from meanq.train import Progress
+from meanq.config.errors import ConfigError
+from meanq.config.schema import AlgoConfig, Config, ConvolutionConfig, NetworkConfig
+from meanq.learning.networks import QNetwork
+from meanq.replay.buffer import Batch
+from meanq.rundir.checkpoint import CheckpointError
+from meanq.training import machine
+from meanq.training.loop import Progress
 from tests.helpers import algo_config, compose, make_agent, random_params
-from tests.training import SHORT, SilentReporter, compose_run, make_run, train
+from tests.short_runs import SHORT, SilentReporter, compose_run, make_run, train
 
 BATCH, ACTIONS, IMAGE = 6, 3, (2, 9, 9)
 CPU = torch.device("cpu")

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from meanq.agent import Agent
-from meanq.config import NetworkConfig
-from meanq.networks import Params, QNetwork
-from meanq.optimiser import Adam
-from meanq.replay import Batch
+from meanq.config.schema import NetworkConfig
+from meanq.learning.agent import Agent
+from meanq.learning.networks import Params, QNetwork
+from meanq.learning.optimiser import Adam
+from meanq.replay.buffer import Batch
 from tests.helpers import algo_config, make_agent, random_params
-from tests.training import SHORT, train
+from tests.short_runs import SHORT, train
 
 FEATURES, ACTIONS, ATOMS, BATCH, MEMBERS = 5, 3, 7, 6, 2
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from meanq.config import AlgoConfig, EpsilonConfig
-from meanq.exploration import Explorer, random_share, upper_bound
+from meanq.config.schema import AlgoConfig, EpsilonConfig
+from meanq.learning.exploration import Explorer, random_share, upper_bound
 from meanq.rng import stream
 from tests.helpers import algo_config
-from tests.training import SHORT, SilentReporter, make_run
+from tests.short_runs import SHORT, SilentReporter, make_run
 
 ACTIONS = 4
 EXPLORATIONS = ("epsilon_greedy", "episode_member", "ucb", "greedy")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.training import SHORT, train, weights
+from tests.short_runs import SHORT, train, weights
 
 ONE_MEMBER = {
     "meanq": ["algo.ensemble_size=1"],

@@ -11,12 +11,12 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from meanq.config import AlgoConfig, NetworkConfig
-from meanq.networks import Params, QNetwork
-from meanq.replay import Batch, BernoulliMask, Replay
-from meanq.train import make_mask
+from meanq.config.schema import AlgoConfig, NetworkConfig
+from meanq.learning.build import make_mask
+from meanq.learning.networks import Params, QNetwork
+from meanq.replay.buffer import Batch, BernoulliMask, Replay
 from tests.helpers import algo_config, compose, make_agent, random_params
-from tests.training import make_run
+from tests.short_runs import make_run
 
 FEATURES = 3
 

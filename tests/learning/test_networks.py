@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meanq import networks
-from meanq.config import CONFIG_DIR, ConfigError, NetworkConfig
-from meanq.networks import Params, QNetwork, parameter_count
-from meanq.replay import Batch
-from meanq.train import member_generator
+from meanq.config.errors import ConfigError
+from meanq.config.schema import CONFIG_DIR, NetworkConfig
+from meanq.learning import networks
+from meanq.learning.build import member_generator
+from meanq.learning.networks import Params, QNetwork, parameter_count
+from meanq.replay.buffer import Batch
 from tests.helpers import algo_config, make_agent, network_config, random_params
 
 NETWORKS = sorted(path.stem for path in (CONFIG_DIR / "network").glob("*.yaml"))

@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from meanq.agent import Agent
-from meanq.config import AlgoConfig, ConvolutionConfig, NetworkConfig
-from meanq.evaluation import evaluated_values
-from meanq.learner import Learned
-from meanq.networks import Params, QNetwork
-from meanq.replay import Batch
+from meanq.config.schema import AlgoConfig, ConvolutionConfig, NetworkConfig
+from meanq.learning.agent import Agent
+from meanq.learning.bootstrap import RULES, next_actions
+from meanq.learning.learner import Learned
+from meanq.learning.networks import Params, QNetwork
+from meanq.learning.values import CategoricalValue
+from meanq.replay.buffer import Batch
 from meanq.rng import integer_seed, stream
-from meanq.targets import RULES, next_actions
-from meanq.values import CategoricalValue
+from meanq.training.evaluation import evaluated_values
 from tests.helpers import algo_config, compose, make_agent, random_params
-from tests.training import SHORT, SilentReporter, make_run, train
+from tests.short_runs import SHORT, SilentReporter, make_run, train
 
 FEATURES, ACTIONS, ATOMS, BATCH = 5, 3, 7, 6
 DENSE, HIDDEN = 6, 4

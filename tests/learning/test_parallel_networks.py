@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from meanq.config import AlgoConfig, ConvolutionConfig, NetworkConfig
-from meanq.networks import Params, QNetwork, parameter_count
-from meanq.replay import Batch
-from meanq.train import make_network as network_of
-from meanq.train import member_generator
-from meanq.values import CategoricalValue, ScalarValue, ValueForm
+from meanq.config.schema import AlgoConfig, ConvolutionConfig, NetworkConfig
+from meanq.learning.build import make_network as network_of
+from meanq.learning.build import member_generator
+from meanq.learning.networks import Params, QNetwork, parameter_count
+from meanq.learning.values import CategoricalValue, ScalarValue, ValueForm
+from meanq.replay.buffer import Batch
 from tests.helpers import algo_config, compose, make_agent, random_params
 
 ACTIONS, BATCH, ATOMS, PARTS = 3, 4, 5, 5

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from meanq.agent import Agent
-from meanq.config import AlgoConfig, NetworkConfig
-from meanq.networks import Params, QNetwork
-from meanq.replay import Batch
+from meanq.config.schema import AlgoConfig, NetworkConfig
+from meanq.learning.agent import Agent
+from meanq.learning.networks import Params, QNetwork
+from meanq.replay.buffer import Batch
 from tests.helpers import algo_config, make_agent, random_params
 
 ACTIONS, BATCH, FEATURES, MEMBERS = 4, 9, 5, 3

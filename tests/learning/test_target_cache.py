@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from meanq.learner import Learner
-from meanq.networks import Params, QNetwork
-from meanq.next_values import CHUNK, NextValues
-from meanq.replay import Replay
-from meanq.train import Run
-from meanq.values import make_value_form
+from meanq.learning.learner import Learner
+from meanq.learning.networks import Params, QNetwork
+from meanq.learning.target_cache import CHUNK, NextValues
+from meanq.learning.values import make_value_form
+from meanq.replay.buffer import Replay
+from meanq.training.loop import Run
 from tests.helpers import algo_config, compose, make_agent, network_config, random_params
-from tests.training import SHORT, SilentReporter, make_run, train
+from tests.short_runs import SHORT, SilentReporter, make_run, train
 
 CPU = torch.device("cpu")
 BYTES = ("evaluations.csv", "training.csv", "probes.npz", "weights.safetensors")

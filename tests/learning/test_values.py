@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from meanq.targets import RULES, next_actions, own
-from meanq.values import CategoricalValue, ScalarValue, make_value_form
+from meanq.learning.bootstrap import RULES, next_actions, own
+from meanq.learning.values import CategoricalValue, ScalarValue, make_value_form
 from tests.helpers import algo_config
 
 CPU = torch.device("cpu")

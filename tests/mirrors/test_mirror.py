@@ -21,13 +21,15 @@ import numpy as np
 import pytest
 import yaml
 
-from meanq import dashboard, wandb_upload
-from meanq.config import CONFIG_DIR, Config, ConfigError, LoggerConfig
-from meanq.mirror import ProcessMirror, TensorboardSink, follow, make_mirror, run_id
-from meanq.points import UnreadableRunError, probe_metrics, read_points
-from meanq.record import Record
+from meanq.config.errors import ConfigError
+from meanq.config.schema import CONFIG_DIR, Config, LoggerConfig
+from meanq.mirrors import dashboard
+from meanq.mirrors import upload as wandb_upload
+from meanq.mirrors.points import UnreadableRunError, probe_metrics, read_points
+from meanq.mirrors.process import ProcessMirror, TensorboardSink, follow, make_mirror, run_id
+from meanq.rundir.writer import Record
 from tests.helpers import compose
-from tests.training import SHORT, train
+from tests.short_runs import SHORT, train
 from tests.wandb_files import exit_codes, history, of_type, records, scalars
 
 OFFLINE = LoggerConfig(name="wandb", mode="offline", finish_seconds=120)
@@ -543,7 +545,7 @@ def test_every_panel_shows_something_that_is_logged(directory: Path, capfd: pyte
 
 
 def test_the_documentation_names_every_metric(finished: Path) -> None:
-    text = (Path(__file__).parents[1] / "docs" / "wandb.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "wandb.md").read_text()
     names = {name for point in read_points(finished) for name in (*point.scalars, *point.histograms)}
     names = {re.sub(r"(adam_share_(q90_)?).*", r"\1<layer>", name) for name in names}
     missing = [name for name in names if f"`{name}`" not in text]

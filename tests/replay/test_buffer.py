@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from meanq.config import EpsilonConfig
+from meanq.config.schema import EpsilonConfig
 from meanq.envs import Environment, FrameStack, Step
-from meanq.replay import Batch, BernoulliMask, Replay, replay_bytes
-from meanq.train import Progress, Run
+from meanq.replay.buffer import Batch, BernoulliMask, Replay, replay_bytes
+from meanq.training.loop import Progress, Run
 from tests.helpers import compose
-from tests.training import SHORT, SilentReporter, make_run
+from tests.short_runs import SHORT, SilentReporter, make_run
 
 VECTOR = ((3,), np.dtype(np.float32))
 IMAGE = ((2, 2, 3), np.dtype(np.uint8))

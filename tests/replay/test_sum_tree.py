@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from meanq.sum_tree import SumTrees, tree_bytes
+from meanq.replay.sum_tree import SumTrees, tree_bytes
 
 SIZES = [1, 2, 3, 7, 8, 1000]
 

@@ -16,17 +16,20 @@ import numpy as np
 import pytest
 import yaml
 
-from analysis.commands import commands
+from analysis.results.commands import commands
 from analysis.runs import read_runs
 from meanq import run
-from meanq.config import Config, ConfigError, field_value, flatten
-from meanq.record import NOT_IDENTITY, circumstances, differences
-from meanq.reuse import find_twin, reuse
-from meanq.sweep import expand_seed_ranges, plan, register_schema
-from meanq.train import Run
-from tests.training import SilentReporter, compose_run, train
+from meanq.config.errors import ConfigError
+from meanq.config.fields import field_value, flatten
+from meanq.config.schema import Config
+from meanq.launching.plan import expand_seed_ranges, plan, register_schema
+from meanq.rundir.circumstances import circumstances
+from meanq.rundir.identity import NOT_IDENTITY, differences
+from meanq.rundir.reuse import find_twin, reuse
+from meanq.training.loop import Run
+from tests.short_runs import SilentReporter, compose_run, train
 
-OLD = Path(__file__).parent / "data" / "old_runs"
+OLD = Path(__file__).parents[1] / "data" / "old_runs"
 # As in its README.
 COMMAND = (
     *("algo=meanq", "env=chain", "seed=0", "total_steps=300", "algo.ensemble_size=2", "network.dense=[8]"),

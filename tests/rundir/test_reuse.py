@@ -7,13 +7,16 @@ import pytest
 import yaml
 from omegaconf import DictConfig
 
-from meanq.config import Config, from_omegaconf
-from meanq.launch import launch
-from meanq.record import DirectoryLock, read_status, run_directory
-from meanq.reuse import copy_run, find_twin, reuse, said_of
-from meanq.sweep import Plan, hydra_arguments, plan, register_schema
-from meanq.train import Run
-from tests.training import SHORT, SilentReporter, compose_run, train
+from meanq.config.checks import from_omegaconf
+from meanq.config.schema import Config
+from meanq.launching.launch import launch
+from meanq.launching.plan import Plan, hydra_arguments, plan, register_schema
+from meanq.rundir.files import read_status
+from meanq.rundir.layout import run_directory
+from meanq.rundir.lock import DirectoryLock
+from meanq.rundir.reuse import copy_run, find_twin, reuse, said_of
+from meanq.training.loop import Run
+from tests.short_runs import SHORT, SilentReporter, compose_run, train
 
 # So short that only what a run is called can matter.
 FIELDS = (*SHORT, "algo=meanq", "algo.ensemble_size=2", "compile=false")

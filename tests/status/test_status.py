@@ -18,10 +18,10 @@ from typing import Any
 import pexpect
 import pytest
 
-from meanq import run_status
-from meanq.record import DirectoryLock, lock_holder
-from meanq.run_status import STATES, RunStatus, find_runs, read_run
-from meanq.status import Overview, comparable_returns, main
+from meanq.rundir import reader as run_status
+from meanq.rundir.lock import DirectoryLock, lock_holder
+from meanq.rundir.reader import STATES, RunStatus, find_runs, read_run
+from meanq.status.__main__ import Overview, comparable_returns, main
 
 HOLD = """
 import fcntl, json, os, socket, sys, time

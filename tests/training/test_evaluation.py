@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from meanq.config import Config
+from meanq.config.schema import Config
 from meanq.envs import Environment, FrameStack, Step, make_env
-from meanq.evaluation import Episode, Evaluator, make_probes, play
 from meanq.rng import stream
+from meanq.training.evaluation import Episode, Evaluator, make_probes, play
 from tests.helpers import compose
 
 MEMBERS = 3

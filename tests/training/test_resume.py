@@ -16,14 +16,15 @@ import pytest
 import torch
 
 import meanq
-from meanq import record
-from meanq.agent import DivergedError
-from meanq.checkpoint import CheckpointError, Checkpoints, _from_plain, _to_plain
-from meanq.config import Config, ConfigError
-from meanq.record import BusyError, lock_holder
-from meanq.signals import StopSignals
-from meanq.train import Run
-from tests.training import SHORT, SilentReporter, compose_run, make_run, train
+from meanq.config.errors import ConfigError
+from meanq.config.schema import Config
+from meanq.learning.agent import DivergedError
+from meanq.rundir import writer as record
+from meanq.rundir.checkpoint import CheckpointError, Checkpoints, _from_plain, _to_plain
+from meanq.rundir.lock import BusyError, lock_holder
+from meanq.training.loop import Run
+from meanq.training.signals import StopSignals
+from tests.short_runs import SHORT, SilentReporter, compose_run, make_run, train
 
 BYTES = ("config.yaml", "evaluations.csv", "training.csv", "probes.npz", "weights.safetensors")
 PACKAGE = str(Path(meanq.__file__).parent)

@@ -12,14 +12,15 @@ import pytest
 import torch
 import yaml
 
-from meanq import record
-from meanq.clock import PARTS, Clock
-from meanq.config import CONFIG_DIR, ConfigError
+from meanq.config.errors import ConfigError
+from meanq.config.schema import CONFIG_DIR
 from meanq.envs import Environment, Step
-from meanq.machine import MEMORY_SHARE
-from meanq.record import write_atomically
-from meanq.terminal import time_shares
-from tests.training import SHORT, SilentReporter, make_run, train, weights
+from meanq.rundir import writer as record
+from meanq.rundir.files import write_atomically
+from meanq.training.clock import PARTS, Clock
+from meanq.training.machine import MEMORY_SHARE
+from meanq.training.terminal import time_shares
+from tests.short_runs import SHORT, SilentReporter, make_run, train, weights
 
 DETERMINISTIC = ("evaluations.csv", "training.csv", "probes.npz", "weights.safetensors", "config.yaml")
 
@@ -89,7 +90,7 @@ def test_the_shares_of_time_add_up_to_the_wall_time(finished: Path) -> None:
 
 def test_a_clock_charges_the_innermost_part(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("meanq.train.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("meanq.training.loop.time.perf_counter", lambda: now[0])
     clock = Clock()
     now[0] += 1  # other
     with clock.time("evaluate"):
@@ -203,7 +204,7 @@ def test_pixels_that_the_network_cannot_read_are_said_at_the_start(tmp_path: Pat
 
 
 def test_too_little_memory_is_an_error_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meanq.train.available_memory", lambda: 10**9)
+    monkeypatch.setattr("meanq.training.loop.available_memory", lambda: 10**9)
     with pytest.raises(
         ConfigError, match=r"algo.replay_capacity=500000: the replay needs 3\.\d GB and 1.0 GB are free"
     ):

@@ -5,10 +5,10 @@ from pathlib import Path
 from safetensors.torch import load_file
 from torch import Tensor
 
-from meanq.config import Config
-from meanq.evaluation import Episode
-from meanq.sweep import plan, register_schema
-from meanq.train import Progress, Run
+from meanq.config.schema import Config
+from meanq.launching.plan import plan, register_schema
+from meanq.training.evaluation import Episode
+from meanq.training.loop import Progress, Run
 
 # Enough to fill a replay, learn, copy targets several times, evaluate, probe and log, in a second or two.
 SHORT = (

@@ -1,0 +1,1 @@
+"""Static figures, each a function of a table. `python -m analysis.figures RUNS --out DIRECTORY` draws them."""

@@ -1,0 +1,1 @@
+"""The paper's conclusions, decided from runs: `python -m analysis.findings RUNS`."""

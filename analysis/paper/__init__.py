@@ -1,0 +1,1 @@
+"""Scores of the paper and of others, and where ours stand among them."""

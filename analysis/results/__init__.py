@@ -1,0 +1,1 @@
+"""What the repository keeps of a study: `python -m analysis.results RUNS --scale SCALE --out DIRECTORY`."""

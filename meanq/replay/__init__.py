@@ -1,0 +1,4 @@
+"""Replay memory: frames stored once, multi-step transitions, priorities in a sum tree.
+
+May import config.
+"""

@@ -1,0 +1,62 @@
+"""Whether a directory holds the run of a configuration."""
+
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import yaml
+
+from meanq.config.errors import ConfigError
+from meanq.config.fields import field_value, flatten
+from meanq.config.schema import Config, EnvConfig, HyperparametersConfig
+from meanq.rundir.layout import (
+    _TEMPORARY,
+    CONFIG,
+    LOCK,
+)
+
+# Fields that are not part of a run's identity: where it is stored and mirrored, how often it is saved, what is kept for
+# speed; and the environment's blocks of hyper-parameters: the values in use are those of `algo`.
+NOT_IDENTITY = (
+    *("root", "logger", "checkpoint", "replay_on_device", "cache_targets"),
+    *("algo.family", *(f"env.{f.name}" for f in fields(EnvConfig) if f.type is HyperparametersConfig)),
+)
+
+
+_NOT_IDENTITY_PREFIXES = tuple(f"{name}." for name in NOT_IDENTITY)
+
+
+def differences(directory: Path, config: Config) -> list[str]:
+    """'field: theirs -> ours' for each field in which the run stored here differs from this one."""
+    try:
+        stored = yaml.safe_load((directory / CONFIG).read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{directory / CONFIG} cannot be read ({reason}); {_REMEDY}") from None
+    theirs, ours = flatten(stored), flatten(asdict(config))
+    pairs = {name: (field_value(theirs, name), field_value(ours, name)) for name in sorted(theirs.keys() | ours.keys())}
+    return [
+        f"{name}: {their} -> {our}"
+        for name, (their, our) in pairs.items()
+        if their != our and not f"{name}.".startswith(_NOT_IDENTITY_PREFIXES)
+    ]
+
+
+def check_directory(directory: Path, config: Config) -> None:
+    """Raise where the directory holds anything but this very run; writes nothing."""
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise ConfigError(f"root={config.root}: {directory} is a file; write another root, study or label")
+    if (directory / CONFIG).exists():
+        different = differences(directory, config)
+        if different:
+            raise ConfigError(
+                f"{directory} holds another run ({'; '.join(different)}): write another label= or study=, or remove it"
+            )
+    elif any(path.name != LOCK and not _TEMPORARY.fullmatch(path.name) for path in directory.iterdir()):
+        raise ConfigError(
+            f"{directory} holds files but no {CONFIG}, so it is not a run: write another label= or study="
+        )
+
+
+_REMEDY = "remove the directory to start the run again from the beginning"

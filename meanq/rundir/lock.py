@@ -1,0 +1,105 @@
+"""At most one process trains in a directory."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import socket
+import struct
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+from meanq.config.errors import ConfigError
+from meanq.rundir.files import _json_bytes
+from meanq.rundir.layout import (
+    LOCK,
+)
+
+
+class BusyError(RuntimeError):
+    """Another process trains in this directory."""
+
+
+class DirectoryLock:
+    """At most one process trains in a directory.
+
+    A POSIX record lock: the system drops it when its process ends, however that happens, and NFS passes it on to its
+    server, so it holds between the machines of a cluster.
+    """
+
+    _held: ClassVar[dict[Path, int]] = {}  # of this process, to which its own locks do not show
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory.absolute() / LOCK
+
+    def acquire(self) -> None:
+        """Take the lock, or raise BusyError."""
+        if self._path in self._held:
+            raise BusyError(f"{self._path.parent} is being trained by this very process")
+        while True:
+            handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(handle)
+                if error.errno not in (errno.EACCES, errno.EAGAIN):
+                    raise ConfigError(
+                        f"root: {self._path.parent} is on a file system without locks ({error.strerror}), so two "
+                        "processes could train there at once; write a root on another one"
+                    ) from None
+                holder = lock_holder(self._path.parent) or {}
+                who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
+                raise BusyError(f"{self._path.parent} is being trained by {who}") from None
+            # A holder that ended between our two calls has removed the file we locked: then lock the new one.
+            if self._path.exists() and os.path.samestat(os.fstat(handle), self._path.stat()):
+                break
+            os.close(handle)
+        os.truncate(handle, 0)
+        os.write(handle, _json_bytes({"host": socket.gethostname(), "pid": os.getpid()}))
+        self._held[self._path] = handle
+
+    def release(self) -> None:
+        """Give the lock back."""
+        handle = self._held.pop(self._path, None)
+        if handle is not None:
+            self._path.unlink(missing_ok=True)
+            os.close(handle)
+
+
+def lock_holder(directory: Path) -> dict[str, Any] | None:
+    """Who trains in a directory; None: nobody. Only asks, and so disturbs no one."""
+    path = directory.absolute() / LOCK
+    # To open and close the file of a lock that this process holds would drop it.
+    if path in DirectoryLock._held:
+        return {"host": socket.gethostname(), "pid": os.getpid()}
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        # Who would keep us from locking all of it for writing? To ask needs no permission to write.
+        if sys.platform == "darwin":  # start, length, process, type, whence
+            query = struct.pack("qqihh", 0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
+            _, _, pid, kind, _ = struct.unpack("qqihh", fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
+        else:  # type, whence, start, length, process, as Linux has it on 64 bits
+            query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
+        content = b"" if kind == fcntl.F_UNLCK else os.read(descriptor, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    if kind == fcntl.F_UNLCK:
+        return None
+    holder: dict[str, Any] = {"host": "?", "pid": "?"}
+    with contextlib.suppress(ValueError, RecursionError):  # taken this very moment, and not signed yet
+        signed = json.loads(content)
+        if isinstance(signed, dict):
+            holder |= signed
+    # The system knows the process, unless it is of another host or container: then it says 0, -1 or what means
+    # nothing here. The file may still bear the name of a holder that was killed.
+    if pid > 0 and holder["host"] in ("?", socket.gethostname()):
+        holder["pid"] = pid
+    return holder
