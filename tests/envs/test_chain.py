@@ -48,4 +48,4 @@ def lower_half(q: Tensor) -> Tensor:
 
 
 def test_a_rule_named_by_its_import_path_learns_too(tmp_path: Path) -> None:
-    assert chain_error(tmp_path, "algo=meanq", "algo.bootstrap=tests.test_chain.lower_half") < TOLERANCE
+    assert chain_error(tmp_path, "algo=meanq", "algo.bootstrap=tests.envs.test_chain.lower_half") < TOLERANCE

@@ -253,7 +253,7 @@ def test_an_environment_named_by_its_import_path_trains(tmp_path: Path) -> None:
     run = train(
         tmp_path,
         "env=custom",
-        "env.kind=tests.test_runs.Corridor",
+        "env.kind=tests.training.test_runs.Corridor",
         "env.name=corridor",
         "+env.options.length=4",
         "algo.first_update=64",
