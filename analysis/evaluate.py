@@ -13,9 +13,9 @@ at all. A run that is not finished plays with its newest checkpoint.
 """
 
 import argparse
-import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,89 +27,73 @@ from analysis.runs import AnalysisError, Run, read_runs
 
 if TYPE_CHECKING:
     from analysis.playing.player import Player
-    from meanq.learning.agent import Values
+    from meanq.learning.exploration import Policy, Values
 
 
 def evaluate(run: Run, episodes: int | None, epsilon: float | None, trust: bool, notes: list[str]) -> pd.DataFrame:
     """A row per protocol."""
     from analysis.playing.player import load_player
-    from meanq.training.evaluation import Evaluator, evaluated_values
+    from meanq.training.evaluation import Evaluator
 
     player = load_player(run, trust=trust)
     notes += [f"{run.directory}: {note}" for note in player.notes]
-    config = player.config
-    count = config.evaluation.episodes if episodes is None else episodes
-    config = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, episodes=count))
-    play_as_run = Evaluator(config)
-    greedily = dataclasses.replace(config.algo.epsilon, evaluation=0.0)
-    play = Evaluator(dataclasses.replace(config, algo=dataclasses.replace(config.algo, epsilon=greedily)))
+    evaluator = Evaluator(player.config, episodes=episodes)
     rows = []
-    for name, values in _protocols(player, epsilon):
-        counted = _Counted(values, player.agent.values)
-        if name == "greedy":
-            played = play_as_run(evaluated_values(player.agent, config, player.step), player.step)
-        else:
-            played = play(counted, player.step)
+    for name, policy in _protocols(player, epsilon):
+        counted = _NotGreedy(policy, player.agent.values)
+        played = evaluator(counted, player.step)
         returns = np.array([episode.episode_return for episode in played])
         if name == "greedy":
             notes += _unlike_recorded(run, player.step, returns)
-        error = returns.std(ddof=1) / np.sqrt(count) if count > 1 else np.nan
-        length = np.mean([episode.length for episode in played])
         about = {"env": run.env, "label": run.label, "seed": run.seed, "step": player.step, "protocol": name}
-        scores = {"episodes": count, "return": returns.mean(), "error": error, "length": length}
+        scores = {
+            "episodes": len(returns),
+            "return": returns.mean(),
+            "error": returns.std(ddof=1) / np.sqrt(len(returns)) if len(returns) > 1 else np.nan,
+            "length": np.mean([episode.length for episode in played]),
+        }
         rows.append({**about, **scores, "not_greedy": counted.percent})
     return pd.DataFrame(rows)
 
 
-class _Counted:
-    """Values of states, with a count of how often their best action is not the greedy one."""
+class _NotGreedy:
+    """A policy that counts how often its action is not the greedy one."""
 
-    def __init__(self, values: "Values", greedy: "Values") -> None:
-        self._values, self._greedy = values, greedy
+    def __init__(self, policy: "Policy", values: "Values") -> None:
+        self._policy, self._values = policy, values
         self._other = self._all = 0
 
-    def __call__(self, states: np.ndarray) -> np.ndarray:
-        q = self._values(states)
-        self._other += int((q.mean(0).argmax(-1) != self._greedy(states).mean(0).argmax(-1)).sum())
+    def __call__(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        actions, q = self._policy(states)
+        self._other += int((actions != self._values(states).mean(0).argmax(-1)).sum())
         self._all += len(states)
-        return q
+        return actions, q
 
     @property
     def percent(self) -> float:
         return 100 * self._other / max(self._all, 1)
 
 
-def _protocols(player: "Player", epsilon: float | None) -> Iterator[tuple[str, "Values"]]:
-    from meanq.learning.exploration import random_share, upper_bound
+def _protocols(player: "Player", epsilon: float | None) -> Iterator[tuple[str, "Policy"]]:
+    from meanq.learning.exploration import greedy, optimistic, random_share, sometimes_random
     from meanq.rng import stream
+    from meanq.training.evaluation import evaluation_policy
 
-    agent, algo = player.agent, player.config.algo
+    agent, algo, step = player.agent, player.config.algo, player.step
+    noisy = partial(agent.values, explore=True)
 
-    def at_random_too(values: "Values", share: float) -> "Values":
-        generator = stream(player.config.seed, "evaluation", player.step, "random actions")
+    def generator() -> np.random.Generator:
+        return stream(player.config.seed, "evaluation", step, "random actions")
 
-        def now_and_then_at_random(states: np.ndarray) -> np.ndarray:
-            q = values(states)
-            for i in np.flatnonzero(generator.random(len(states)) < share):
-                q[:, i] = np.eye(q.shape[-1])[generator.integers(q.shape[-1])]
-            return q
-
-        return now_and_then_at_random
-
-    def noisy(states: np.ndarray) -> np.ndarray:
-        return agent.values(states, explore=True)
-
-    def optimistic(states: np.ndarray) -> np.ndarray:
-        return upper_bound(noisy(states), algo.ucb_lambda, algo.ensemble_std)[None]
-
-    yield "greedy", agent.values
+    yield "greedy", evaluation_policy(agent, player.config, step)
     if algo.noisy:
-        yield "noise", noisy
-    share = random_share(algo, player.step)
+        yield "noise", greedy(noisy)
+    share = random_share(algo, step)
     if algo.exploration != "episode_member" and (algo.exploration == "ucb" or share > 0):
-        yield "training", at_random_too(optimistic if algo.exploration == "ucb" else noisy, share)
+        explore = optimistic(noisy, algo) if algo.exploration == "ucb" else greedy(noisy)
+        yield "training", sometimes_random(explore, share, generator())
     if epsilon is not None:
-        yield f"epsilon {epsilon:g}", at_random_too(agent.values, epsilon)
+        yield f"epsilon {epsilon:g}", sometimes_random(greedy(agent.values), epsilon, generator())
 
 
 def _unlike_recorded(run: Run, step: int, returns: np.ndarray) -> Iterator[str]:

@@ -52,15 +52,14 @@ class View:
 def view(config: "Config", steps: int) -> View:
     """Play at random for so many interactions."""
     from meanq.config.errors import ConfigError
-    from meanq.envs import FrameStack, make_env
+    from meanq.envs import make_env
     from meanq.learning.build import make_network
     from meanq.rng import stream
 
     env = make_env(config.env, stream(config.seed, "unseen", "env"))
     if len(env.frame_shape) != 3:
         raise ConfigError(f"env={config.env.name}: its states are no images, and are read whole")
-    state = FrameStack(config.env.stack, env.frame_shape, env.frame_dtype).state
-    network = make_network(config, state.shape, env.num_actions, env.frame_scale)
+    network = make_network(config, env)
     generator = stream(config.seed, "unseen", "actions")
     changes = np.zeros(env.frame_shape[1:], dtype=np.int64)
     frame = pictured = env.reset()

@@ -20,8 +20,8 @@ from rich.table import Table
 
 from benchmarks.measure import compose, fill, play
 from meanq.config.schema import Config
-from meanq.training.loop import Run
 from meanq.training.machine import human_bytes
+from meanq.training.session import Session
 
 ALGORITHMS = {"seaquest": ("dqn", "meanq", "meanq_rainbow"), "minatar/breakout": ("dqn", "meanq")}
 INTERACTIONS = 40  # timed before each checkpoint; an update every few
@@ -49,45 +49,45 @@ def configuration(env: str, algo: str, frames: int, root: str) -> Config:
     return compose(*overrides, f"root={root}", "compile=auto")  # as a run of that length has it
 
 
-def store(run: Run, frames: np.ndarray, count: int) -> None:
+def store(run: Session, frames: np.ndarray, count: int) -> None:
     """Append so many."""
-    fill(run.replay.start, partial(run.replay.append, truncated=False), frames, count)
+    fill(run.loop.replay.start, partial(run.loop.replay.append, truncated=False), frames, count)
 
 
 def measure(config: Config, checkpoints: int) -> Cost:
     """Fill the replay, then alternate interactions and checkpoints."""
-    run = Run(config)
-    run.record.open()
-    run.record.start()
+    run = Session(config)
+    run._record.open()
+    run._record.start()
     every = config.checkpoint.every
-    frames = play(run.env, every)
+    frames = play(run.loop.env, every)
     store(run, frames, config.algo.replay_capacity)
-    run._start_game()
+    run.loop.start_game()
     seconds, per_interaction = [], []
     for number in range(checkpoints + 1):
-        run.step = config.algo.first_update + number * every
+        run.loop.step = config.algo.first_update + number * every
         store(run, frames, every - INTERACTIONS)
-        run._start_game()
+        run.loop.start_game()
         start = time.perf_counter()
         for _ in range(INTERACTIONS):
-            run.step += 1
-            run._interact()
-            if run.step % config.algo.interactions_per_update == 0:
+            run.loop.step += 1
+            run.loop.interact()
+            if run.loop.step % config.algo.interactions_per_update == 0:
                 for _ in range(config.algo.gradient_steps):
-                    run._learn()
+                    run.loop.learn()
         per_interaction.append((time.perf_counter() - start) / INTERACTIONS)
         start = time.perf_counter()
         run._save()
         seconds.append(time.perf_counter() - start)
     disk = run._checkpoints.size()
-    run.record.close()
+    run._record.close()
     start = time.perf_counter()
-    again = Run(config)
+    again = Session(config)
     saved = again._checkpoints.load(print)
     assert saved is not None
-    again.agent.load_state_dict(saved.state["agent"])
-    again.replay.load_state_dict(saved.state["replay"])
-    saved.restore_frames(again.replay)
+    again.loop.agent.load_state_dict(saved.state["agent"])
+    again.loop.replay.load_state_dict(saved.state["replay"])
+    saved.restore_frames(again.loop.replay)
     resume = time.perf_counter() - start
     # The first holds all frames at once, which no run ever does.
     return Cost(

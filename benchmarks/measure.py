@@ -22,7 +22,7 @@ from meanq.envs import Environment
 from meanq.launching.plan import plan, register_schema
 from meanq.replay.buffer import ring_slots
 from meanq.training.clock import Clock
-from meanq.training.loop import Run
+from meanq.training.session import Session
 
 BURST_SECONDS = 0.15  # a turn lasts this long, and at least one update
 FRAMES = 2_000  # of a real game, which fill a replay again and again
@@ -70,10 +70,10 @@ class Side:
     interact: Callable[[], None]
     learn: Callable[[], None]  # sample, one gradient step of every member, write the priorities back
     clock: Clock  # of the parts of the loop
-    run: Run | None = None  # the engine's; the reference has none
+    run: Session | None = None  # the engine's; the reference has none
 
     @property
-    def engine(self) -> Run:
+    def engine(self) -> Session:
         """What trains."""
         assert self.run is not None
         return self.run
@@ -95,31 +95,36 @@ class Side:
 
 
 def engine_side(config: Config, transitions: int, *, keep_values: bool = False) -> Side:
-    """What trains: the parts of meanq.training.loop.Run, in its order. This is the one place that makes an engine.
+    """What trains: the parts of meanq.training.loop.Loop, in its order. This is the one place that makes an engine.
 
     Next states' values are not kept unless asked for: a step's cost would fall while it is measured.
     """
-    run = Run(config)
-    run.step = config.algo.first_update
+    run = Session(config)
+    run.loop.step = config.algo.first_update
     if not keep_values:
-        run.agent._next_values = None
+        run.loop.agent._next_values = None
     fill_engine(run, transitions)
-    run._start_game()
+    run.loop.start_game()
 
     def interact() -> None:
-        run.step += 1
-        run._interact()
+        run.loop.step += 1
+        run.loop.interact()
 
-    return Side(config, interact, run._learn, run._clock, run)
+    return Side(config, interact, run.loop.learn, run._clock, run)
 
 
-def fill_engine(run: Run, transitions: int) -> None:
+def fill_engine(run: Session, transitions: int) -> None:
     """Append so many transitions of a random game."""
-    frames = play(run.env, min(FRAMES, transitions))
+    frames = play(run.loop.env, min(FRAMES, transitions))
     for begin in range(0, transitions, FRAMES):
-        fill(run.replay.start, partial(run.replay.append, truncated=False), frames, min(FRAMES, transitions - begin))
+        fill(
+            run.loop.replay.start,
+            partial(run.loop.replay.append, truncated=False),
+            frames,
+            min(FRAMES, transitions - begin),
+        )
         # As in training, priorities are read now and then: what was written in between is kept until then.
-        run.replay.sample(run.config.algo.ensemble_size, 1, IMPORTANCE_EXPONENT)
+        run.loop.replay.sample(run.config.algo.ensemble_size, 1, IMPORTANCE_EXPONENT)
 
 
 def reference_side(config: Config, transitions: int) -> Side:

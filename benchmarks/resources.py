@@ -16,9 +16,10 @@ from benchmarks.measure import engine_side, interleave, resident_bytes
 from benchmarks.sections import DATA_EFFICIENT, Findings, Scale, variants
 from meanq.config.schema import Config
 from meanq.envs import FrameStack, make_env
+from meanq.learning.exploration import greedy
 from meanq.rng import stream
 from meanq.training.evaluation import Evaluator
-from meanq.training.loop import Run
+from meanq.training.session import Session
 
 
 def growth_with_replay(scale: Scale) -> Findings:
@@ -89,15 +90,15 @@ def evaluation(scale: Scale) -> Findings:
     frames = f"env.options.max_frames={scale.evaluation_frames}"
     overrides = ("algo=meanq_rainbow", "env=asterix", *DATA_EFFICIENT, frames)
     config = scale.compose(*overrides, compiled=compiled)
-    run = Run(config)
+    run = Session(config)
     evaluator = Evaluator(config)
-    evaluator(run.agent.values, 0)  # makes the environments, as the first evaluation of a run does
+    evaluator(greedy(run.loop.agent.values), 0)  # makes the environments, as the first evaluation of a run does
     ratios, lengths, at_once, same = [], [], 0.0, True
     for step in range(1, scale.repeats + 1):
         start = time.perf_counter()
-        played = [episode.length for episode in evaluator(run.agent.values, step)]
+        played = [episode.length for episode in evaluator(greedy(run.loop.agent.values), step)]
         between = time.perf_counter()
-        plain = one_by_one(config, run.agent.values, step)
+        plain = one_by_one(config, run.loop.agent.values, step)
         end = time.perf_counter()
         # Per step of a game: rounding may let an episode take another turn.
         ratios.append((end - between) / sum(plain) / ((between - start) / sum(played)))
@@ -129,11 +130,11 @@ def evaluation(scale: Scale) -> Findings:
 _FIRST_STEP = """
 import os, sys
 import meanq.run, meanq.training.loop
-learn = meanq.training.loop.Run._learn
-def once(run):
-    learn(run)
+learn = meanq.training.loop.Loop.learn
+def once(loop):
+    learn(loop)
     os._exit(7)
-meanq.training.loop.Run._learn = once
+meanq.training.loop.Loop.learn = once
 sys.argv = ["meanq.run", "root=" + sys.argv[1]]
 meanq.run.main()
 """

@@ -29,7 +29,7 @@ from meanq.config.schema import Config
 from meanq.envs import FrameStack, make_env
 from meanq.learning.learner import why_not_compile
 from meanq.rng import stream
-from meanq.training.loop import Run
+from meanq.training.session import Session
 
 # Nature's convolutions in the main agent, as its authors released it: the hidden layers stay those of the main agent.
 NATURE = ("network=nature_256",)
@@ -174,11 +174,11 @@ def over_a_run(key: str, scale: Scale, *overrides: str, threads: int | None = No
     for moment in scale.moments:
         for run in (kept, sides["computed"].engine):
             fill_engine(run, moment - held)
-            assert len(run.replay) > 0.99 * moment
+            assert len(run.loop.replay) > 0.99 * moment
         held = moment
         for side in sides.values():
             side.update()  # so that nothing is done for the first time
-        kept.agent._forget()
+        kept.loop.agent._forget()
         rounds: dict[str, list[float]] = {side: [] for side in sides}
         for point in range(scale.copy_points):
             draw_only(kept, apart if point else apart // 2)
@@ -187,7 +187,7 @@ def over_a_run(key: str, scale: Scale, *overrides: str, threads: int | None = No
         rows.append([statistics.mean(rounds[label]) for label in sides])
     kept_ms, computed, reference = (1e3 * statistics.mean(column) for column in zip(*rows, strict=True))
     findings = Findings()
-    used = "" if kept.agent.caches_targets else "; NOT kept, as rows are not rounded alike here"
+    used = "" if kept.loop.agent.caches_targets else "; NOT kept, as rows are not rounded alike here"
     note = f"{name}; {reference:.1f} / {kept_ms:.1f} ms; {computed / kept_ms:.2f}x by keeping next states' values{used}"
     findings.add(f"{key}/ratio", reference / kept_ms, note)
     table = [[f"{moment:,}", *(f"{1e3 * s:.1f}" for s in row)] for moment, row in zip(scale.moments, rows, strict=True)]
@@ -196,16 +196,16 @@ def over_a_run(key: str, scale: Scale, *overrides: str, threads: int | None = No
     return findings
 
 
-def draw_only(run: Run, updates: int) -> None:
+def draw_only(run: Session, updates: int) -> None:
     """So many updates as far as kept values are concerned: what is missing is made up."""
-    values = run.agent._next_values
+    values = run.loop.agent._next_values
     if values is None:
         return
     evaluate = values._evaluate
-    values._evaluate = lambda _, states: torch.zeros(len(states), run.env.num_actions)
+    values._evaluate = lambda _, states: torch.zeros(len(states), run.loop.env.num_actions)
     for _ in range(updates):
-        batch = run.replay.sample(run.config.algo.ensemble_size, run.config.algo.batch_size, IMPORTANCE_EXPONENT)
-        run.agent._values_of_next(batch, len(run.replay))
+        batch = run.loop.replay.sample(run.config.algo.ensemble_size, run.config.algo.batch_size, IMPORTANCE_EXPONENT)
+        run.loop.agent._values_of_next(batch, len(run.loop.replay))
     values._evaluate = evaluate
 
 

@@ -12,9 +12,11 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from meanq.config.checks import from_omegaconf
@@ -56,20 +58,22 @@ class RunFailedError(RuntimeError):
 def job(composed: DictConfig) -> None:
     """One run, as Hydra's launchers call it."""
     config = from_omegaconf(composed)
-    code = execute(config)
+    code = execute(config, HydraConfig.get().overrides.task)
     if os.getpid() == _command_line_process:
         _codes.append(code)
     elif code:
         raise RunFailedError(f"{run_directory(config)}: {_MEANINGS[code]}")
 
 
-def execute(config: Config) -> int:
+def execute(config: Config, overrides: Sequence[str]) -> int:
     """Train unless finished already, from where it was left; a failure is noted in the run's directory. The exit code.
 
     0 finished, 1 failed, 2 the configuration cannot work, 3 another process is at it.
     """
+    from meanq.learning.agent import DivergedError
+    from meanq.mirrors.process import make_mirror
     from meanq.rundir.checkpoint import CheckpointError
-    from meanq.training.loop import DivergedError, Run
+    from meanq.training.session import Session
     from meanq.training.terminal import TerminalReporter, make_console
 
     console = make_console()
@@ -80,7 +84,7 @@ def execute(config: Config) -> int:
     reporter = TerminalReporter(console)
     run = None
     try:
-        run = Run(config)
+        run = Session(config, overrides=overrides, make_mirror=make_mirror)
         run.train(reporter)
     except (ConfigError, BusyError) as error:
         complain(error)

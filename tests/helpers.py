@@ -2,15 +2,20 @@
 
 import dataclasses
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 
 from meanq.config.schema import AlgoConfig, Config, NetworkConfig
+from meanq.envs import Environment
 from meanq.launching.plan import plan, register_schema
 from meanq.learning.agent import Agent
+from meanq.learning.exploration import Values, greedy, sometimes_random
 from meanq.learning.networks import Params, QNetwork
+from meanq.training.evaluation import Episode, Games
 
 
 @cache
@@ -43,3 +48,19 @@ def make_agent(
 def random_params(network: QNetwork, members: int, seed: int) -> Params:
     """Initial weights that have nothing to do with those of another seed."""
     return network.init([torch.Generator().manual_seed(1000 * seed + k) for k in range(members)])
+
+
+def play(
+    values: Values,
+    envs: Sequence[Environment],
+    stack: int,
+    discount: float,
+    clip: bool,
+    epsilon: float = 0.0,
+    actions: np.random.Generator | None = None,
+) -> list[Episode]:
+    """One greedy episode in each environment, with a share of random actions."""
+    games = Games(envs, stack, discount, clip)
+    for _ in games.play(sometimes_random(greedy(values), epsilon, actions or np.random.default_rng(0))):
+        pass
+    return games.episodes

@@ -8,7 +8,7 @@ from torch import Tensor
 from meanq.config.schema import Config
 from meanq.launching.plan import plan, register_schema
 from meanq.training.evaluation import Episode
-from meanq.training.loop import Progress, Run
+from meanq.training.session import Progress, Session
 
 # Enough to fill a replay, learn, copy targets several times, evaluate, probe and log, in a second or two.
 SHORT = (
@@ -51,12 +51,12 @@ def compose_run(root: Path, *overrides: str) -> Config:
     return planned.configs[0]
 
 
-def make_run(root: Path, *overrides: str) -> Run:
+def make_run(root: Path, *overrides: str) -> Session:
     """A run that has not begun."""
-    return Run(compose_run(root, *overrides))
+    return Session(compose_run(root, *overrides))
 
 
-def train(root: Path, *overrides: str) -> Run:
+def train(root: Path, *overrides: str) -> Session:
     """A finished run."""
     run = make_run(root, *overrides)
     run.train(SilentReporter())

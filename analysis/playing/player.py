@@ -4,7 +4,6 @@ Nothing named in a run's directory is imported, unless the caller trusts it: fie
 against the schema, weights are plain arrays, and an environment has to be one of the package's own kinds.
 """
 
-import contextlib
 import dataclasses
 import math
 import os
@@ -27,14 +26,14 @@ from analysis.runs import AnalysisError, Run
 from meanq.config.checks import check
 from meanq.config.errors import ConfigError
 from meanq.config.schema import Config, EnvConfig
-from meanq.envs import KINDS, Environment, FrameStack, Step, make_env
+from meanq.envs import KINDS, make_env
 from meanq.learning.agent import Agent, DivergedError
-from meanq.learning.build import make_network
+from meanq.learning.build import make_network, weight_shapes
 from meanq.rng import stream
 from meanq.rundir.checkpoint import CheckpointError, Checkpoints
 from meanq.rundir.identity import NOT_IDENTITY
 from meanq.rundir.layout import WEIGHTS
-from meanq.training.evaluation import Evaluator, evaluated_values, learned_reward
+from meanq.training.evaluation import Evaluator, Move, evaluation_policy, learned_reward
 from meanq.training.machine import resolve_device, tune_process
 
 # What the readers of a checkpoint and of weights raise where a file is not what its name says.
@@ -64,6 +63,14 @@ class Played:
     true_values: list[float] = field(default_factory=list)  # of the optimal policy; empty where it is not known
     terminal: bool = False
     truncated: bool = False
+
+    def add(self, move: Move, with_values: bool) -> None:
+        """Keep a move, and the members' values if wanted or of the first state."""
+        self.actions.append(move.action)
+        self.rewards.append(move.outcome.reward)
+        if with_values or not self.q:
+            self.q.append(move.q.copy())
+        self.terminal, self.truncated = move.outcome.terminal, move.outcome.truncated
 
     @property
     def over(self) -> bool:
@@ -98,11 +105,8 @@ def load_player(run: Run, checkpoint: int | None = None, trust: bool = False) ->
         tune_process(threads if type(threads) is int and 1 <= threads <= 1024 else 1)  # as many as the run had
         device = resolve_device("auto" if run.meta.get("device") == "cuda" else "cpu")
         env = make_env(config.env, stream(config.seed, "evaluation"))
-        frames = FrameStack(config.env.stack, env.frame_shape, env.frame_dtype)
-        network = make_network(config, frames.state.shape, env.num_actions, env.frame_scale)
-        with torch.device("meta"):  # shapes alone
-            wanted = network.init([torch.Generator()] * config.algo.ensemble_size)
-        _check_shapes(online, wanted)
+        network = make_network(config, env)
+        _check_shapes(online, weight_shapes(config, network))
         agent = Agent(config.algo, network, online, device, torch.Generator(device))
         agent.check_finite()
     except (ConfigError, DivergedError) as error:
@@ -200,73 +204,32 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-class _Watched(Environment):
-    """An environment that keeps what is done in it; no different to the player."""
-
-    def __init__(self, env: Environment, played: Played) -> None:
-        super().__init__(env.generator)
-        self._env = env
-        self.played = played
-        self.num_actions, self.frame_scale = env.num_actions, env.frame_scale
-        self.frame_shape, self.frame_dtype = env.frame_shape, env.frame_dtype
-
-    def seed(self, generator: np.random.Generator) -> None:
-        self._env.seed(generator)
-
-    def reset(self) -> np.ndarray:
-        return self._env.reset()
-
-    def step(self, action: int) -> Step:
-        outcome = self._env.step(action)
-        self.played.actions.append(action)
-        self.played.rewards.append(outcome.reward)
-        self.played.terminal, self.played.truncated = outcome.terminal, outcome.truncated
-        return outcome
-
-    def thought(self, q: np.ndarray, discount: float) -> None:
-        """Keep Q [K, A] of the state before the next step, and its true value where it is known."""
-        self.played.q.append(q.copy())
-        truth = self._env.true_q(discount)
-        if truth is not None:
-            self.played.true_values.append(float(truth.max()))
-
-
-class _EnoughError(Exception):
-    """All that is wanted has been played."""
-
-
 def play_evaluation(player: Player, keep: Collection[int], steps: int | None = None) -> list[Played]:
-    """The episodes of the evaluation at the player's step; thoughts in full of those to keep, of which at most `steps`
-    are wanted.
+    """The episodes of the evaluation at the player's step, with all values of those to keep.
 
-    All are played together, as in training: a network rounds otherwise for another number of states, and one action
-    that differs makes another episode. It ends when those to keep are over, or so long that what follows cannot be seen
-    in the return of any step that is wanted.
+    All episodes are played together, as in training: a network rounds otherwise for another number of states, and one
+    action that differs makes another episode. Playing ends when those to keep are over, or, where at most `steps` of
+    them are wanted, when what follows no longer shows in the return of any such step.
     """
-    config, watched = player.config, list[_Watched]()
-    horizon = math.inf if steps is None else steps + _horizon(config.algo.discount)
-
-    def make(env: EnvConfig, generator: np.random.Generator) -> Environment:
-        watched.append(_Watched(make_env(env, generator), Played(len(watched))))
-        return watched[-1]
-
-    evaluated = evaluated_values(player.agent, config, player.step)
-
-    def values(states: np.ndarray) -> np.ndarray:
-        if all(env.played.over or len(env.played.actions) >= horizon for env in watched if env.played.index in keep):
-            raise _EnoughError
-        q = evaluated(states)
-        for i, env in enumerate([env for env in watched if not env.played.over]):
-            if env.played.index in keep or not env.played.q:
-                env.thought(q[:, i], config.algo.discount)
-        return q
-
+    config = player.config
+    discount = config.algo.discount
+    horizon = math.inf if steps is None else steps + _horizon(discount)
     try:
-        with contextlib.suppress(_EnoughError):
-            Evaluator(config, make)(values, player.step)
+        games = Evaluator(config).games(player.step)
     except ConfigError as error:
         raise AnalysisError(f"config.yaml: {error}") from None
-    return [env.played for env in watched]
+    played = [Played(i) for i in range(len(games.envs))]
+    for moves in games.play(evaluation_policy(player.agent, config, player.step)):
+        for move in moves:
+            played[move.game].add(move, with_values=move.game in keep)
+        wanted = [played[i] for i in keep]
+        if all(game.over or len(game.actions) >= horizon for game in wanted):
+            break
+        for game in wanted:
+            truth = None if game.over else games.envs[game.index].true_q(discount)
+            if truth is not None:
+                game.true_values.append(float(truth.max()))
+    return played
 
 
 def _horizon(discount: float) -> float:

@@ -10,9 +10,10 @@ from rich.table import Table
 from meanq.config.errors import ConfigError
 from meanq.config.extensions import bootstrap_rule
 from meanq.config.schema import AlgoConfig, Config
-from meanq.envs import Environment, FrameStack, make_env
+from meanq.envs import Environment, make_env
 from meanq.launching.plan import Plan
-from meanq.learning.build import make_network, member_generator
+from meanq.learning.build import make_network, weight_shapes
+from meanq.learning.networks import parameter_count
 from meanq.rng import stream
 
 # Fitted by hand to learner steps measured on 2 CPU cores (see `make bench`): arithmetic, weights, fixed overhead.
@@ -47,9 +48,8 @@ class Estimator:
         if config.env.name not in self._envs:
             self._envs[config.env.name] = _make_env(config)
         env = self._envs[config.env.name]
-        shape = FrameStack(config.env.stack, env.frame_shape, env.frame_dtype).state.shape
-        network = make_network(config, shape, env.num_actions, env.frame_scale)
-        weights = sum(p.numel() for p in network.init([member_generator(0, 0)]).values()) * algo.ensemble_size
+        network = make_network(config, env)
+        weights = parameter_count(weight_shapes(config, network))
         flops = 2 * network.multiply_adds * evaluations_per_update(algo)
         updates = max(0, config.total_steps - algo.first_update) / algo.interactions_per_update * algo.gradient_steps
         per_update = flops / _FLOPS_PER_SECOND + weights * _SECONDS_PER_WEIGHT + _SECONDS_PER_UPDATE

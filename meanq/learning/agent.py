@@ -1,6 +1,5 @@
 """Acting and learning for a whole ensemble at once."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,14 +10,13 @@ from torch import Tensor
 
 from meanq.config.schema import AlgoConfig
 from meanq.learning.augmentation import random_intensity, random_shift
+from meanq.learning.exploration import Values
 from meanq.learning.learner import Learned, Learner, Noise, compiled, compiled_values
 from meanq.learning.networks import Params, QNetwork
 from meanq.learning.optimiser import Adam
 from meanq.learning.target_cache import NextValues
 from meanq.learning.values import make_value_form
 from meanq.replay.buffer import Batch
-
-Values = Callable[[np.ndarray], np.ndarray]  # states [N, *state] -> Q [K, N, A]
 
 
 class DivergedError(FloatingPointError):

@@ -1,4 +1,4 @@
-"""Which action to try: greedy on values of the ensemble, on an optimistic bound of them, or at random now and then."""
+"""Which action to take: greedy on values of the ensemble, on an optimistic bound of them, or random."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,6 +6,42 @@ from typing import Any
 import numpy as np
 
 from meanq.config.schema import AlgoConfig, EpsilonConfig
+
+Values = Callable[[np.ndarray], np.ndarray]  # states [N, *state] -> Q [K, N, A]
+Policy = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # states [N, *state] -> actions [N], Q [K, N, A]
+
+
+def greedy(values: Values) -> Policy:
+    """The best action under the mean over members."""
+
+    def act(states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        q = values(states)
+        return q.mean(0).argmax(-1), q
+
+    return act
+
+
+def optimistic(values: Values, algo: AlgoConfig) -> Policy:
+    """The best action under the members' upper bound."""
+
+    def act(states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        q = values(states)
+        return upper_bound(q, algo.ucb_lambda, algo.ensemble_std).argmax(-1), q
+
+    return act
+
+
+def sometimes_random(policy: Policy, share: float, generator: np.random.Generator) -> Policy:
+    """The same policy, with a random action instead of its own with probability `share`."""
+    if share == 0:
+        return policy
+
+    def act(states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        actions, q = policy(states)
+        at_random = generator.random(len(states)) < share
+        return np.where(at_random, generator.integers(q.shape[-1], size=len(states)), actions), q
+
+    return act
 
 
 def linear(schedule: EpsilonConfig, step: int) -> float:
@@ -15,7 +51,7 @@ def linear(schedule: EpsilonConfig, step: int) -> float:
 
 
 def random_share(algo: AlgoConfig, step: int) -> float:
-    """The probability of a random action at this interaction; noise or UCB may explore without any."""
+    """Probability of a random action at this interaction; 0 where noise or UCB explore alone."""
     if step < algo.random_steps:
         return 1.0
     by_itself = algo.exploration in ("ucb", "greedy") and not algo.epsilon.with_noise
@@ -23,7 +59,7 @@ def random_share(algo: AlgoConfig, step: int) -> float:
 
 
 def upper_bound(q: np.ndarray, ucb_lambda: float, ensemble_std: str) -> np.ndarray:
-    """mean_k Q_k + lambda std_k Q_k (Chen et al. 2017), from values [K, A]; a single member has a std of 0."""
+    """mean_k Q_k + lambda std_k Q_k (Chen et al. 2017), from values [K, ..., A]; a single member has a std of 0."""
     correction = int(ensemble_std == "sample" and len(q) > 1)
     return q.mean(0) + ucb_lambda * q.std(0, ddof=correction)
 

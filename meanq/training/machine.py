@@ -11,6 +11,7 @@ import torch
 
 from meanq.config.errors import ConfigError
 from meanq.config.schema import Config
+from meanq.learning.build import replay_capacity
 from meanq.learning.learner import why_not_compile
 
 
@@ -97,6 +98,24 @@ def available_memory() -> int:
         if limit.isdigit():  # cached files count as used, but give way
             free = min(free, max(0, int(limit) - used + int(stat.get("inactive_file", 0))))
     return free
+
+
+def check_memory(config: Config, needed: int, device: torch.device) -> None:
+    """Raise where a full replay would not fit into memory: now, not at step 300,000."""
+    on_gpu = config.replay_on_device and device.type == "cuda"
+    available = torch.cuda.mem_get_info(device)[0] if on_gpu else available_memory()
+    if needed <= available:
+        return
+    whose, remedy = "", ""
+    if on_gpu:
+        whose, remedy = " on the GPU", ", or replay_on_device=false"
+    elif MEMORY_SHARE in os.environ:
+        whose, remedy = " for each run", ", or fewer hydra.launcher.jobs"
+    capacity = replay_capacity(config)
+    raise ConfigError(
+        f"algo.replay_capacity={capacity}: the replay needs {human_bytes(needed)} and {human_bytes(available)} "
+        f"are free{whose}: write {int(capacity * 0.9 * available / needed)} or less{remedy}"
+    )
 
 
 def human_bytes(count: float) -> str:

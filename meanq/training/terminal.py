@@ -19,7 +19,7 @@ from meanq.rundir.files import read_status
 from meanq.rundir.layout import EVALUATIONS, META, TIMINGS
 from meanq.rundir.reader import Outcome
 from meanq.training.evaluation import Episode
-from meanq.training.loop import Progress
+from meanq.training.session import Progress
 
 _REFRESH_SECONDS = 0.2
 _PLAIN_WIDTH = 140  # of tables in a file or a pipe

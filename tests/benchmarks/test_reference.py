@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,11 +13,12 @@ import torch
 from benchmarks.reference import Member, ReferenceAgent
 from benchmarks.reference_replay import Minibatch, ReferenceReplay, UniformReplay
 from meanq.config.schema import Config
+from meanq.envs import Environment
 from meanq.learning.agent import Agent
-from meanq.learning.build import make_network, member_generator
-from meanq.learning.networks import Params
+from meanq.learning.build import make_network
+from meanq.learning.networks import Params, QNetwork
 from meanq.replay.buffer import Batch, Replay, ring_slots
-from tests.helpers import compose, make_agent
+from tests.helpers import compose, make_agent, random_params
 
 CPU = torch.device("cpu")
 BATCH = 8
@@ -36,6 +39,12 @@ class Setting:
     def state_shape(self) -> tuple[int, int, int]:
         channels, height, width = self.frame_shape
         return self.stack * channels, height, width
+
+    def network(self, config: Config) -> QNetwork:
+        channels, *size = self.state_shape
+        frame_shape = (channels // config.env.stack, *size)
+        env = SimpleNamespace(frame_shape=frame_shape, num_actions=NUM_ACTIONS, frame_scale=self.scale)
+        return make_network(config, cast(Environment, env))
 
 
 ATARI = Setting("asterix", (1, 84, 84), stack=4, levels=256, scale=1 / 255)
@@ -93,8 +102,8 @@ def make_config(algo: str, network: str, members: int) -> Config:
 def make_agents(algo: str, network: str, members: int) -> tuple[Setting, Agent, ReferenceAgent]:
     """Both engines with the same weights."""
     config, setting = make_config(algo, network, members), SETTINGS[network]
-    q_network = make_network(config, setting.state_shape, NUM_ACTIONS, setting.scale)
-    params = q_network.init([member_generator(0, k) for k in range(members)])
+    q_network = setting.network(config)
+    params = random_params(q_network, members, 0)
     agent = make_agent(config.algo, q_network, params)
     reference = ReferenceAgent(config.algo, config.network, setting.state_shape, NUM_ACTIONS, setting.scale)
     for k, member in enumerate(reference.members):
@@ -214,8 +223,7 @@ def test_targets_are_the_same_where_the_target_network_prefers_other_actions() -
     config = make_config("rainbow", "minatar", 1)
     setting, agent, reference = make_agents("rainbow", "minatar", 1)
     assert reference.lagging is not None
-    network = make_network(config, setting.state_shape, NUM_ACTIONS, setting.scale)
-    agent.target = network.init([member_generator(1, 0)])
+    agent.target = random_params(setting.network(config), 1, 1)
     reference.lagging[0].load_state_dict(member_weights(agent.target, 0, reference.lagging[0]))
     batch = random_batch(setting, 1, np.random.default_rng(5))
     states = batch.next_states[0].float()

@@ -332,7 +332,7 @@ MISTAKES = [
     (["env=chain", "algo.random_shift=4"], "algo.random_shift=4: these states have shape (8,) and are no images"),
     (
         ["algo=meanq_rainbow", "algo.bootstrap=tests.envs.test_chain.lower_half"],
-        "algo.bootstrap=tests.envs.test_chain.lower_half: this rule says nothing of distributions: write algo.value=scalar",
+        "algo.bootstrap=tests.envs.test_chain.lower_half: this rule says nothing of distributions",
     ),
     (["algo.minibatch=indepedent"], "algo.minibatch=indepedent: write independent or shared"),
     (["algo.bootstrap=median"], "algo.bootstrap=median: no such rule"),

@@ -20,9 +20,9 @@ TOLERANCE = 0.06
 
 def chain_error(root: Path, *overrides: str) -> float:
     run = train(root, "env=chain", f"algo.discount={DISCOUNT}", *overrides, "evaluation.episodes=1", "threads=1")
-    assert isinstance(run.env, Chain)
-    q = run.agent.values(run.env.all_frames()).mean(0)
-    return float(np.abs(q - run.env.all_true_q(DISCOUNT)).mean())
+    assert isinstance(run.loop.env, Chain)
+    q = run.loop.agent.values(run.loop.env.all_frames()).mean(0)
+    return float(np.abs(q - run.loop.env.all_true_q(DISCOUNT)).mean())
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)

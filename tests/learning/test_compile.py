@@ -17,7 +17,7 @@ from meanq.learning.networks import QNetwork
 from meanq.replay.buffer import Batch
 from meanq.rundir.checkpoint import CheckpointError
 from meanq.training import machine
-from meanq.training.loop import Progress
+from meanq.training.session import Progress
 from tests.helpers import algo_config, compose, make_agent, random_params
 from tests.short_runs import SHORT, SilentReporter, compose_run, make_run, train
 
@@ -104,8 +104,8 @@ def test_auto_compiles_long_runs_and_says_why(monkeypatch: pytest.MonkeyPatch) -
 def test_updates_are_counted_as_the_loop_makes_them(tmp_path: Path) -> None:
     run = make_run(tmp_path, *SHORT, "algo.gradient_steps=2", "algo.first_update=63", "algo.interactions_per_update=4")
     learned = []
-    learn = run.agent.learn
-    run.agent.learn = lambda *args: learned.append(1) or learn(*args)  # type: ignore[method-assign,func-returns-value]
+    learn = run.loop.agent.learn
+    run.loop.agent.learn = lambda *args: learned.append(1) or learn(*args)  # type: ignore[method-assign,func-returns-value]
     run.train(SilentReporter())
     assert machine.updates(run.config) == len(learned) > 0
 

@@ -153,7 +153,7 @@ def test_a_run_records_them_and_learns_the_same_without(
     assert all(first[name] == "" for name in shares) and all(float(first[name]) > 0 for name in spread)
     for row in (second, last):
         assert all(0 < float(row[name]) <= 1 for name in shares) and all(float(row[name]) > 0 for name in spread)
-    now = run.agent.diagnostics(run._probes.states)
+    now = run.loop.agent.diagnostics(run._probes.states)
     assert {name: float(last[name]) for name in now} == pytest.approx(now)
 
     monkeypatch.setattr(Agent, "diagnostics", lambda self, states: {})

@@ -244,7 +244,7 @@ def test_a_run_begins_with_uniform_actions_that_ask_for_no_values(overrides: tup
     )
     actions: list[int] = []
     asked: list[tuple[int, np.ndarray]] = []  # at which action, and the answer
-    step, values = run.env.step, run.agent.values
+    step, values = run.loop.env.step, run.loop.agent.values
 
     def spy_step(action: int) -> Any:
         actions.append(action)
@@ -256,7 +256,7 @@ def test_a_run_begins_with_uniform_actions_that_ask_for_no_values(overrides: tup
             asked.append((len(actions), q[:, 0]))
         return q
 
-    run.env.step, run.agent.values = spy_step, spy_values  # type: ignore[method-assign]
+    run.loop.env.step, run.loop.agent.values = spy_step, spy_values  # type: ignore[method-assign]
     run.train(SilentReporter())
 
     generator, algo, answers = stream(run.config.seed, "actions"), run.config.algo, iter(asked)
@@ -265,7 +265,7 @@ def test_a_run_begins_with_uniform_actions_that_ask_for_no_values(overrides: tup
         if algo.exploration == "epsilon_greedy" and t >= first:
             share = 0.5 - 0.2 * t / 200
         if share > 0 and generator.random() < share:
-            expected = generator.integers(run.env.num_actions)
+            expected = generator.integers(run.loop.env.num_actions)
         else:
             when, q = next(answers)
             assert when == t
@@ -273,7 +273,7 @@ def test_a_run_begins_with_uniform_actions_that_ask_for_no_values(overrides: tup
         assert actions[t] == expected, t
     assert len(actions) == total and next(answers, None) is None
     assert 0 < len(asked) <= total - first and asked[0][0] >= first
-    assert set(actions[:first]) == set(range(run.env.num_actions))
+    assert set(actions[:first]) == set(range(run.loop.env.num_actions))
 
 
 # One member for an episode

@@ -314,17 +314,17 @@ def test_a_run_learns_with_masks(sharing: tuple[str, ...], tmp_path: Path) -> No
         tmp_path, "algo=sunrise", "env=chain", "algo.mask_probability=0.5", "algo.batch_size=8", "threads=1", *sharing
     )
     batches = []
-    sample = run.replay.sample
+    sample = run.loop.replay.sample
 
     def spy(rows: int, batch_size: int, importance_exponent: float) -> Batch:
         batches.append(sample(rows, batch_size, importance_exponent))
         return batches[-1]
 
-    run.replay.sample = spy  # type: ignore[method-assign]
-    run._start_game()
-    for run.step in range(1, 41):
-        run._interact()
-    run._learn()
+    run.loop.replay.sample = spy  # type: ignore[method-assign]
+    run.loop.start_game()
+    for run.loop.step in range(1, 41):
+        run.loop.interact()
+    run.loop.learn()
     members = run.config.algo.ensemble_size
     (batch,) = batches
     assert batch.masks is not None and batch.masks.shape == (members, 8)

@@ -19,7 +19,7 @@ from meanq.learning.networks import Params, QNetwork
 from meanq.learning.values import CategoricalValue
 from meanq.replay.buffer import Batch
 from meanq.rng import integer_seed, stream
-from meanq.training.evaluation import evaluated_values
+from meanq.training.evaluation import evaluation_policy
 from tests.helpers import algo_config, compose, make_agent, random_params
 from tests.short_runs import SHORT, SilentReporter, make_run, train
 
@@ -524,18 +524,18 @@ def test_an_evaluation_has_one_draw_for_all_states_and_calls() -> None:
     agent = make_agent(algo, network, params, noise_seed=3)
     before, found = agent.state_dict(), []
     for seed, step in ((4, 100), (4, 200), (5, 100)):
-        values = evaluated_values(agent, dataclasses.replace(config, seed=seed), step)
+        policy = evaluation_policy(agent, dataclasses.replace(config, seed=seed), step)
         draw = naive_noise(DUELING, 2, seeded(integer_seed(stream(seed, "evaluation", step, "noise"))))
         for states in (random_states(), random_states(1), random_states()):
             expected = value_of(algo, with_noise(params, draw), states)
-            np.testing.assert_allclose(values(states), expected, rtol=1e-4, atol=1e-5)
-        found.append(values(random_states()))
-        again = evaluated_values(agent, dataclasses.replace(config, seed=seed), step)(random_states())
+            np.testing.assert_allclose(policy(states)[1], expected, rtol=1e-4, atol=1e-5)
+        found.append(policy(random_states())[1])
+        _, again = evaluation_policy(agent, dataclasses.replace(config, seed=seed), step)(random_states())
         np.testing.assert_array_equal(again, found[-1])
     assert not any(np.isclose(found[i], found[j]).any() for i, j in ((0, 1), (0, 2), (1, 2)))
     assert torch.equal(agent.state_dict()["generator"], before["generator"])
-    quiet = evaluated_values(agent, compose("algo=meanq_rainbow", "env=chain"), 100)
-    np.testing.assert_array_equal(quiet(random_states()), agent.values(random_states()))
+    quiet = evaluation_policy(agent, compose("algo=meanq_rainbow", "env=chain"), 100)
+    np.testing.assert_array_equal(quiet(random_states())[1], agent.values(random_states()))
 
 
 def test_noise_in_evaluation_does_not_disturb_training(tmp_path: Path) -> None:

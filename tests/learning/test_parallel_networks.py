@@ -1,7 +1,8 @@
 """A member that is several networks side by side, with a fixed mean as its last layer, against those networks."""
 
 import math
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from meanq.config.schema import AlgoConfig, ConvolutionConfig, NetworkConfig
+from meanq.envs import Environment
 from meanq.learning.build import make_network as network_of
 from meanq.learning.build import member_generator
 from meanq.learning.networks import Params, QNetwork, parameter_count
@@ -126,7 +128,8 @@ def test_the_larger_model_has_five_times_the_parameters(large: str) -> None:
     for name in ("rainbow", large):
         config = compose(f"algo={name}", "env=minatar/asterix")
         assert config.algo.ensemble_size == 1
-        network = network_of(config, (4, 10, 10), 5, 1.0)
+        env = SimpleNamespace(frame_shape=(4 // config.env.stack, 10, 10), num_actions=5, frame_scale=1.0)
+        network = network_of(config, cast(Environment, env))
         params = network.init([member_generator(0, k) for k in range(config.algo.ensemble_size)])
         assert network.members(params) == 1
         assert network(params, torch.zeros(2, 4, 10, 10)).shape == (1, 2, 5, config.algo.atoms)

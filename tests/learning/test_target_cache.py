@@ -15,7 +15,7 @@ from meanq.learning.networks import Params, QNetwork
 from meanq.learning.target_cache import CHUNK, NextValues
 from meanq.learning.values import make_value_form
 from meanq.replay.buffer import Replay
-from meanq.training.loop import Run
+from meanq.training.session import Session
 from tests.helpers import algo_config, compose, make_agent, network_config, random_params
 from tests.short_runs import SHORT, SilentReporter, make_run, train
 
@@ -61,9 +61,9 @@ class Counting:
         return self.evaluate(params, states)
 
 
-def counted(run: Run) -> Counting:
+def counted(run: Session) -> Counting:
     """Count the evaluations of a run, but those that test the machine."""
-    values = run.agent._next_values
+    values = run.loop.agent._next_values
     assert values is not None
     values._exact = True
     values._evaluate = counting = Counting(values._evaluate)
@@ -84,7 +84,7 @@ def test_a_compiled_run_too(tmp_path: Path) -> None:
     overrides = (*BREAKOUT, "algo=meanq", "compile=true", "total_steps=130")
     on = train(tmp_path / "on", *overrides)
     off = train(tmp_path / "off", *overrides, "cache_targets=false")
-    assert on.agent.caches_targets and not off.agent.caches_targets
+    assert on.loop.agent.caches_targets and not off.loop.agent.caches_targets
     assert_same(on.directory, off.directory)
 
 
@@ -316,13 +316,13 @@ def test_a_machine_that_rounds_by_place_is_noticed_and_keeps_nothing(tmp_path: P
     directories = []
     for keep in ("true", "false"):
         run = make_run(tmp_path / keep, *BREAKOUT, "algo=meanq", f"cache_targets={keep}")
-        values = run.agent._next_values
+        values = run.loop.agent._next_values
         assert values is not None
         evaluate = values._evaluate
         ulp = torch.where(torch.arange(CHUNK) % 4 == 1, torch.finfo(torch.float32).eps, 0.0)[:, None]
         values._evaluate = lambda params, states, evaluate=evaluate, ulp=ulp: evaluate(params, states) * (1 + ulp)
         run.train(SilentReporter())
-        assert not run.agent.caches_targets
+        assert not run.loop.agent.caches_targets
         directories.append(run.directory)
     assert_same(*directories)
     assert not json.loads((directories[0] / "meta.json").read_text())["cached_targets"]

@@ -17,7 +17,7 @@ from scipy.stats import chisquare
 from meanq.config.schema import EpsilonConfig
 from meanq.envs import Environment, FrameStack, Step
 from meanq.replay.buffer import Batch, BernoulliMask, Replay, replay_bytes
-from meanq.training.loop import Progress, Run
+from meanq.training.session import Progress, Session
 from tests.helpers import compose
 from tests.short_runs import SHORT, SilentReporter, make_run
 
@@ -533,28 +533,28 @@ def test_stored_states_are_the_states_acted_on(kind: str, stack: int) -> None:
     algo = dataclasses.replace(
         config.algo, epsilon=EpsilonConfig(start=0.0, end=0.0, steps=1), exploration="episode_member"
     )
-    run = Run(dataclasses.replace(config, env=env, algo=algo, threads=torch.get_num_threads()))
+    run = Session(dataclasses.replace(config, env=env, algo=algo, threads=torch.get_num_threads()))
     acted: list[np.ndarray] = []
-    values = run.agent.values
+    values = run.loop.agent.values
 
     def spy(states: np.ndarray, *, explore: bool = False) -> np.ndarray:
         acted.extend(states.copy())
         return values(states, explore=explore)
 
-    run.agent.values = spy  # type: ignore[method-assign]
-    run._start_game()
-    for run.step in range(1, 101):
-        run._interact()
+    run.loop.agent.values = spy  # type: ignore[method-assign]
+    run.loop.start_game()
+    for run.loop.step in range(1, 101):
+        run.loop.interact()
     assert len(acted) == 100
-    by_number = {number_of(state, run.env.frame_shape): state for state in acted}
-    batch = draw_everything(run.replay, rows=algo.ensemble_size)
+    by_number = {number_of(state, run.loop.env.frame_shape): state for state in acted}
+    batch = draw_everything(run.loop.replay, rows=algo.ensemble_size)
     seen = set()
     for state in batch.states[0].numpy():
-        number = number_of(state, run.env.frame_shape)
+        number = number_of(state, run.loop.env.frame_shape)
         np.testing.assert_array_equal(state, by_number[number])
         seen.add(number)
-    assert len(seen) == len(run.replay) == 100
-    starts = [state for state in acted if stack > 1 and not state[: -run.env.frame_shape[0]].any()]
+    assert len(seen) == len(run.loop.replay) == 100
+    starts = [state for state in acted if stack > 1 and not state[: -run.loop.env.frame_shape[0]].any()]
     assert stack == 1 or len(starts) > 15  # lives were lost and games restarted, and the stack was blank then
 
 
@@ -570,7 +570,7 @@ def test_what_the_states_after_a_lost_life_show(over_lives: bool, tmp_path: Path
     )
     outcomes: list[Step] = []
     firsts: dict[int, np.ndarray] = {}  # by step, the frame that a life begins with
-    step, start_life = run.env.step, run.env.start_life
+    step, start_life = run.loop.env.step, run.loop.env.start_life
 
     def spy_step(action: int) -> Step:
         outcomes.append(step(action))
@@ -580,15 +580,15 @@ def test_what_the_states_after_a_lost_life_show(over_lives: bool, tmp_path: Path
         firsts[len(acted)] = start_life(frame).copy()
         return firsts[len(acted)]
 
-    run.env.step, run.env.start_life = spy_step, spy_start  # type: ignore[method-assign]
+    run.loop.env.step, run.loop.env.start_life = spy_step, spy_start  # type: ignore[method-assign]
     acted: list[np.ndarray] = []
-    run._start_game()
-    for run.step in range(1, 501):
-        acted.append(run._frames.state.copy())
-        run._interact()
-        if run.step % 100 == 0:  # a frame is stored for each step, so that steps number them
-            batch = draw_everything(run.replay)
-            assert len(set(batch.numbers[0])) == min(run.step, 301)
+    run.loop.start_game()
+    for run.loop.step in range(1, 501):
+        acted.append(run.loop._frames.state.copy())
+        run.loop.interact()
+        if run.loop.step % 100 == 0:  # a frame is stored for each step, so that steps number them
+            batch = draw_everything(run.loop.replay)
+            assert len(set(batch.numbers[0])) == min(run.loop.step, 301)
             for number, state in zip(batch.numbers[0], batch.states[0].numpy(), strict=True):
                 np.testing.assert_array_equal(state, acted[number])
     ends = {t: outcome for t, outcome in enumerate(outcomes[:-1], 1) if outcome.terminal or outcome.life_lost}
@@ -689,13 +689,13 @@ def test_frames_in_the_device_s_memory_are_the_same_frames(tmp_path: Path) -> No
         root = tmp_path / str(on_device)
         overrides = (*SHORT, "algo=meanq", "algo.replay_capacity=70", f"replay_on_device={on_device}")
         run = make_run(root, *overrides, "checkpoint.every=50")
-        assert (run.replay._frames._host is None) == on_device
+        assert (run.loop.replay._frames._host is None) == on_device
         with pytest.raises(RuntimeError, match="crash"):
             run.train(CrashAt(130))
         run = make_run(root, *overrides, "checkpoint.every=50")
         run.train(SilentReporter())
-        numbers = run.replay.held_frames()
-        assert run.replay.get_frames(numbers).any()
+        numbers = run.loop.replay.held_frames()
+        assert run.loop.replay.get_frames(numbers).any()
     for name in ("evaluations.csv", "training.csv", "probes.npz", "weights.safetensors"):
         left, right = (next((tmp_path / str(on_device)).rglob(name)) for on_device in (False, True))
         assert left.read_bytes() == right.read_bytes(), name
@@ -718,13 +718,13 @@ def test_the_importance_exponent_rises_over_its_own_horizon(steps: int | None, t
     horizon = "null" if steps is None else steps
     run = make_run(tmp_path, "algo=dqn", *SHORT, f"algo.importance_steps={horizon}", "algo.importance_end=0.9")
     exponents: list[tuple[int, float]] = []
-    sample = run.replay.sample
+    sample = run.loop.replay.sample
 
     def spy(rows: int, batch_size: int, importance_exponent: float) -> Batch:
-        exponents.append((run.step, importance_exponent))
+        exponents.append((run.loop.step, importance_exponent))
         return sample(rows, batch_size, importance_exponent)
 
-    run.replay.sample = spy  # type: ignore[method-assign]
+    run.loop.replay.sample = spy  # type: ignore[method-assign]
     run.train(SilentReporter())
     assert [step for step, _ in exponents] == list(range(64, 241, 2))
     for step, exponent in exponents:

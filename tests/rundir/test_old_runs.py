@@ -26,7 +26,7 @@ from meanq.launching.plan import expand_seed_ranges, plan, register_schema
 from meanq.rundir.circumstances import circumstances
 from meanq.rundir.identity import NOT_IDENTITY, differences
 from meanq.rundir.reuse import find_twin, reuse
-from meanq.training.loop import Run
+from meanq.training.session import Session
 from tests.short_runs import SilentReporter, compose_run, train
 
 OLD = Path(__file__).parents[1] / "data" / "old_runs"
@@ -111,7 +111,7 @@ def test_an_interrupted_one_goes_on(tmp_path: Path) -> None:
     before = {name: rows(directory / name) for name in ("evaluations.csv", "training.csv")}
     probes = np.load(directory / "probes.npz")["q"]
     reporter = Listening()
-    Run(compose_run(tmp_path / "interrupted", *COMMAND)).train(reporter)
+    Session(compose_run(tmp_path / "interrupted", *COMMAND)).train(reporter)
     assert reporter.first == 170
     status, meta = (json.loads((directory / name).read_text()) for name in ("status.json", "meta.json"))
     assert (status["state"], status["step"], meta["resumed"]) == ("finished", 300, [170])

@@ -15,7 +15,7 @@ from meanq.rundir.files import read_status
 from meanq.rundir.layout import run_directory
 from meanq.rundir.lock import DirectoryLock
 from meanq.rundir.reuse import copy_run, find_twin, reuse, said_of
-from meanq.training.loop import Run
+from meanq.training.session import Session
 from tests.short_runs import SHORT, SilentReporter, compose_run, train
 
 # So short that only what a run is called can matter.
@@ -191,4 +191,4 @@ def test_what_is_mirrored_is_trained_under_its_own_name(tmp_path: Path) -> None:
 
 
 def train_config(config: Config) -> None:
-    Run(config).train(SilentReporter())
+    Session(config).train(SilentReporter())

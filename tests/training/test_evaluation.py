@@ -3,6 +3,8 @@
 import dataclasses
 import zlib
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -10,9 +12,11 @@ from scipy.stats import chisquare
 
 from meanq.config.schema import Config
 from meanq.envs import Environment, FrameStack, Step, make_env
+from meanq.learning.agent import Agent
 from meanq.rng import stream
-from meanq.training.evaluation import Episode, Evaluator, make_probes, play
-from tests.helpers import compose
+from meanq.training.evaluation import Episode, Evaluator, evaluation_policy
+from meanq.training.probes import make_probes
+from tests.helpers import compose, play
 
 MEMBERS = 3
 CONFIGS = {
@@ -187,7 +191,8 @@ def evaluate(config: Config, *steps: int) -> list[Episode]:
     are enough."""
     evaluator = Evaluator(config)
     for step in steps:
-        episodes = evaluator(fake_values(actions=2), step)
+        agent = cast(Agent, SimpleNamespace(values=fake_values(actions=2)))
+        episodes = evaluator(evaluation_policy(agent, config, step), step)
     return episodes
 
 

@@ -22,7 +22,7 @@ from meanq.learning.agent import DivergedError
 from meanq.rundir import writer as record
 from meanq.rundir.checkpoint import CheckpointError, Checkpoints, _from_plain, _to_plain
 from meanq.rundir.lock import BusyError, lock_holder
-from meanq.training.loop import Run
+from meanq.training.session import Session
 from meanq.training.signals import StopSignals
 from tests.short_runs import SHORT, SilentReporter, compose_run, make_run, train
 
@@ -72,7 +72,7 @@ def at_line(number: int, files: tuple[str, ...], action: Callable[[], None]) -> 
 
 def child(config: Config, number: int, files: tuple[str, ...], sent: int, counted: Any) -> None:
     """Train in a process of its own, which sends itself a signal at a line."""
-    run = Run(config)
+    run = Session(config)
     count = at_line(number, files, lambda: os.kill(os.getpid(), sent))
     try:
         run.train(SilentReporter())
@@ -197,7 +197,7 @@ class Stop(SilentReporter):
             raise self.error
 
 
-def crashed(root: Path, step: int, *overrides: str) -> Run:
+def crashed(root: Path, step: int, *overrides: str) -> Session:
     run = make_run(root, *SMALL, *overrides)
     with pytest.raises(RuntimeError, match="crash"):
         run.train(Stop(step))
@@ -233,7 +233,7 @@ def signalled(config: Config, step: int, sent: int) -> None:
 
     if sent == signal.SIGHUP:
         signal.signal(sent, signal.SIG_DFL)  # it is ignored where the tests run under nohup
-    Run(config).train(Signalling())
+    Session(config).train(Signalling())
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2, signal.SIGINT])
@@ -303,10 +303,10 @@ def test_one_ctrl_c_may_come_twice_and_a_second_one_acts_at_once(monkeypatch: py
 
 def test_a_state_that_cannot_be_saved_is_noticed_before_the_first_step(tmp_path: Path) -> None:
     run = make_run(tmp_path, *SMALL)
-    run.env.state_dict = lambda: {"game": object()}  # type: ignore[method-assign]
+    run.loop.env.state_dict = lambda: {"game": object()}  # type: ignore[method-assign]
     with pytest.raises(TypeError, match=r"env/game: a state cannot hold object"):
         run.train(SilentReporter())
-    assert run.step == 0
+    assert run.loop.step == 0
 
 
 def test_damaged_files_are_named_with_a_remedy(tmp_path: Path) -> None:
@@ -461,8 +461,8 @@ def test_divergence_ends_the_run_before_its_checkpoint_is_replaced(multiple: flo
     class Spoil(Stop):
         def progress(self, progress: Any) -> None:
             if progress.step == 110:  # a weight that the loss does not notice, or one that it does
-                name = "hidden.weight" if multiple > 1e10 else next(iter(run.agent.online))
-                run.agent.online[name].data.view(-1)[0] = float("nan") if multiple > 1e10 else float("inf")
+                name = "hidden.weight" if multiple > 1e10 else next(iter(run.loop.agent.online))
+                run.loop.agent.online[name].data.view(-1)[0] = float("nan") if multiple > 1e10 else float("inf")
 
     with pytest.raises(DivergedError, match=r"step 1[0-5]\d: .* not a finite number.*algo.learning_rate"):
         run.train(Spoil(-1))
@@ -479,7 +479,7 @@ def test_a_learning_rate_that_explodes_is_noticed_at_the_next_update(tmp_path: P
 
 def hold(root: str, ready: Any) -> None:
     run = make_run(Path(root), *SMALL)
-    run.record.open()
+    run._record.open()
     ready.set()
     signal.pause()
 
@@ -604,8 +604,8 @@ def test_a_run_of_another_device_is_an_error_before_anything_is_touched(
 ) -> None:
     run = crashed(tmp_path, 60)
     before = {path.name: path.read_bytes() for path in run.directory.iterdir() if path.is_file()}
-    versions = Run._versions
-    monkeypatch.setattr(Run, "_versions", lambda self: {**versions(self), "device": "cuda"})
+    versions = Session._versions
+    monkeypatch.setattr(Session, "_versions", lambda self: {**versions(self), "device": "cuda"})
     with pytest.raises(CheckpointError, match="device=auto: the run began on cpu and cannot go on on cuda"):
         make_run(tmp_path, *SMALL).train(SilentReporter())
     after = {path.name: path.read_bytes() for path in run.directory.iterdir() if path.is_file()}
@@ -624,7 +624,7 @@ def test_an_environment_that_cannot_be_saved_is_said_to_be_so(tmp_path: Path, mo
     def cannot() -> Any:
         raise NotImplementedError("MinAtar cannot save its state")
 
-    monkeypatch.setattr(run.env, "state_dict", cannot)
+    monkeypatch.setattr(run.loop.env, "state_dict", cannot)
     reporter = Stop(130)
     with pytest.raises(RuntimeError, match="crash"):
         run.train(reporter)

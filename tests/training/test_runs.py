@@ -15,7 +15,7 @@ import yaml
 from meanq.config.errors import ConfigError
 from meanq.config.schema import CONFIG_DIR
 from meanq.envs import Environment, Step
-from meanq.rundir import writer as record
+from meanq.rundir import circumstances
 from meanq.rundir.files import write_atomically
 from meanq.training.clock import PARTS, Clock
 from meanq.training.machine import MEMORY_SHARE
@@ -90,7 +90,7 @@ def test_the_shares_of_time_add_up_to_the_wall_time(finished: Path) -> None:
 
 def test_a_clock_charges_the_innermost_part(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("meanq.training.loop.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("meanq.training.clock.time.perf_counter", lambda: now[0])
     clock = Clock()
     now[0] += 1  # other
     with clock.time("evaluate"):
@@ -110,8 +110,8 @@ def test_the_last_probe_is_the_final_weights(finished: Path, tmp_path: Path) -> 
     run = make_run(tmp_path, *SHORT)
     with torch.no_grad():
         for name, p in weights(finished).items():
-            run.agent.online[name].copy_(p)
-    q = run.agent.values(run._probes.states)
+            run.loop.agent.online[name].copy_(p)
+    q = run.loop.agent.values(run._probes.states)
     stored = np.load(finished / "probes.npz")["q"][-1]
     np.testing.assert_array_equal(q.transpose(1, 0, 2), stored)
 
@@ -128,11 +128,14 @@ def test_the_same_command_gives_the_same_bytes(algo: str, tmp_path: Path) -> Non
 
 def test_another_seed_differs_in_weights_exploration_sampling_and_starts(finished: Path, tmp_path: Path) -> None:
     ours, theirs = make_run(tmp_path, *SHORT), make_run(tmp_path, *SHORT, "seed=1")
-    assert not torch.equal(ours.agent.online["hidden.weight"], theirs.agent.online["hidden.weight"])
-    starts = [[run.env.reset().tobytes() for _ in range(10)] for run in (ours, theirs)]
+    assert not torch.equal(ours.loop.agent.online["hidden.weight"], theirs.loop.agent.online["hidden.weight"])
+    starts = [[run.loop.env.reset().tobytes() for _ in range(10)] for run in (ours, theirs)]
     assert starts[0] != starts[1]
     draws = [
-        [getattr(owner, name).random() for owner, name in ((run._explorer, "_actions"), (run.replay, "_generator"))]
+        [
+            getattr(owner, name).random()
+            for owner, name in ((run.loop._explorer, "_actions"), (run.loop.replay, "_generator"))
+        ]
         for run in (ours, theirs)
     ]
     assert len({value for pair in draws for value in pair}) == 4, "streams differ between seeds and from each other"
@@ -204,7 +207,7 @@ def test_pixels_that_the_network_cannot_read_are_said_at_the_start(tmp_path: Pat
 
 
 def test_too_little_memory_is_an_error_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meanq.training.loop.available_memory", lambda: 10**9)
+    monkeypatch.setattr("meanq.training.machine.available_memory", lambda: 10**9)
     with pytest.raises(
         ConfigError, match=r"algo.replay_capacity=500000: the replay needs 3\.\d GB and 1.0 GB are free"
     ):
@@ -291,7 +294,7 @@ def test_the_main_algorithms_train_with_any_technique_flipped(algo: str, env: st
         run = train(
             tmp_path, f"algo={algo}", f"env={env}", *short, limit, "total_steps=70", "algo.first_update=64", flip
         )
-        assert run.step == 70 and np.isfinite([e.value for e in run.last_evaluation]).all()
+        assert run.loop.step == 70 and np.isfinite([e.value for e in run.last_evaluation]).all()
         assert all(p.isfinite().all() for p in weights(run.directory).values()), flip
 
 
@@ -301,11 +304,11 @@ def test_every_kind_of_environment_trains(env: str, tmp_path: Path) -> None:
     limit = {"pong": ["env.options.max_frames=400"], "minatar/freeway": ["env.options.max_steps=50"]}.get(env, [])
     run = train(tmp_path, f"env={env}", "algo.ensemble_size=2", *short, *limit, "total_steps=120", "log_every=60")
     assert run.last_evaluation and np.isfinite([e.value for e in run.last_evaluation]).all()
-    assert run.step == 120
+    assert run.loop.step == 120
 
 
 def test_the_commit_is_that_of_the_code_which_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not that of a change made while it runs, though meta.json is written again at its end."""
-    before = record.circumstances()["commit"]
-    monkeypatch.setattr(record.subprocess, "run", lambda *a, **k: SimpleNamespace(stdout="another\n"))
-    assert record.circumstances()["commit"] == before != "another"
+    before = circumstances.circumstances()["commit"]
+    monkeypatch.setattr(circumstances.subprocess, "run", lambda *a, **k: SimpleNamespace(stdout="another\n"))
+    assert circumstances.circumstances()["commit"] == before != "another"
