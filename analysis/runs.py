@@ -26,19 +26,11 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from meanq.config.fields import field_value, flatten
-from meanq.rundir.identity import NOT_IDENTITY
+from meanq.config.fields import field_value, flatten, is_compared
 
 EVALUATION_COLUMNS = (
     *("step", "episode", "return", "discounted_return", "discounted_return_unclipped"),
     *("discounted_return_first_life", "length", "value"),
-)
-# Fields that do not make it another experiment: where it is stored and on what it runs, how it is watched, and the
-# environment's blocks of defaults, whose values in use are those of `algo`.
-NOT_COMPARED = (
-    *NOT_IDENTITY,
-    *("seed", "study", "log_every", "threads", "device", "compile"),  # roundings at most
-    *("env.evaluate_every", "env.probe_every", "env.reference"),
 )
 LONG_HORIZON = 500_000  # from here on scores are normalised as in the paper's table 2
 # Columns of training.csv that tell whether learning gets through, see `meanq.agent.Agent.diagnostics`.
@@ -298,8 +290,7 @@ def differing_fields(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         name
         for name in names
-        if not any(name == ignored or name.startswith(f"{ignored}.") for ignored in NOT_COMPARED)
-        and any(field_value(fields, name) != field_value(flat[0], name) for fields in flat)
+        if is_compared(name) and any(field_value(fields, name) != field_value(flat[0], name) for fields in flat)
     ]
 
 

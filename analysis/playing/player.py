@@ -25,13 +25,14 @@ from torch import Tensor
 from analysis.runs import AnalysisError, Run
 from meanq.config.checks import check
 from meanq.config.errors import ConfigError
+from meanq.config.extensions import ENVIRONMENTS
+from meanq.config.fields import is_identity
 from meanq.config.schema import Config, EnvConfig
-from meanq.envs import KINDS, make_env
+from meanq.envs import make_env
 from meanq.learning.agent import Agent, DivergedError
 from meanq.learning.build import make_network, weight_shapes
 from meanq.rng import stream
 from meanq.rundir.checkpoint import CheckpointError, Checkpoints
-from meanq.rundir.identity import NOT_IDENTITY
 from meanq.rundir.layout import WEIGHTS
 from meanq.training.evaluation import Evaluator, Move, evaluation_policy, learned_reward
 from meanq.training.machine import resolve_device, tune_process
@@ -116,7 +117,9 @@ def load_player(run: Run, checkpoint: int | None = None, trust: bool = False) ->
 
 def typed_config(stored: Mapping[str, Any], trust: bool = False) -> Config:
     """A run's configuration as the schema has it; AnalysisError names the field that does not fit."""
-    content: dict[str, Any] = {name: value for name, value in stored.items() if name not in (*NOT_IDENTITY, "device")}
+    content: dict[str, Any] = {
+        name: value for name, value in stored.items() if is_identity(str(name)) and name != "device"
+    }
     reference = _find_reference(content)
     if reference is not None:
         raise AnalysisError(f"config.yaml: {reference} refers to something else, and a run's own has values only")
@@ -158,7 +161,7 @@ def _find_reference(node: Any, name: str = "") -> str | None:
 def _check_own(env: EnvConfig) -> None:
     """Raise where making the environment would import code that the configuration names."""
     for name, value, foreign in (
-        ("env.kind", env.kind, env.kind not in KINDS),
+        ("env.kind", env.kind, env.kind not in ENVIRONMENTS),
         ("env.id", env.id, env.kind == "gymnasium" and ":" in env.id),
     ):
         if foreign:

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from analysis.runs import Run, RunSet
-from meanq.config.fields import ABSENT, field_value, flatten
-from meanq.rundir.identity import NOT_IDENTITY
+from meanq.config.fields import ABSENT, field_value, flatten, is_identity
 
 # Named by the command itself, or no part of what is computed.
-_NOT_WRITTEN = tuple(f"{name}." for name in (*NOT_IDENTITY, "seed", "label", "study", "device", "threads"))
+_NOT_WRITTEN = ("seed", "label", "study", "device", "threads")
 _GROUPS = ("algo", "env", "network")
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
 _REFERENCE = re.compile(r"\$\{(\.?\w+(?:\.\w+)*)\}")
@@ -63,7 +62,7 @@ def _words(runs: Sequence[Run], choices: Mapping[str, str], defaults: "_Defaults
     recorded = flatten(config)
     for name in dict.fromkeys([*recorded, *base]):
         value = field_value(recorded, name)
-        if f"{name}.".startswith(_NOT_WRITTEN) or value in (base.get(name, ABSENT), ABSENT):
+        if name in _NOT_WRITTEN or not is_identity(name) or value in (base.get(name, ABSENT), ABSENT):
             continue
         if not _FIELD.fullmatch(name):
             return f"no command: {name} is no field that can be overridden", ""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.results.commands import commands
-from analysis.runs import NOT_COMPARED, AnalysisError, Run, RunSet
-from meanq.config.fields import ABSENT, field_value, flatten
+from analysis.runs import AnalysisError, Run, RunSet
+from meanq.config.fields import ABSENT, field_value, flatten, is_compared
 
 NOT_RECORDED = "not recorded"
 
@@ -79,8 +79,7 @@ def _different(recorded: Mapping[str, Any], planned: Mapping[str, Any]) -> list[
     return [
         f"{name}={field_value(theirs, name)}"
         for name in sorted(ours)
-        if field_value(theirs, name) not in (ours[name], ABSENT)
-        and not any(f"{name}.".startswith(f"{ignored}.") for ignored in NOT_COMPARED)
+        if is_compared(name) and field_value(theirs, name) not in (ours[name], ABSENT)
     ]
 
 

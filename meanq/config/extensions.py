@@ -1,48 +1,48 @@
-"""What a configuration names by import path: our own rules and environments, or a researcher's."""
+"""Names in a configuration that stand for code: our own by a short name, a user's own by an import path.
+
+The tables hold import paths, so that a name imports only what it stands for.
+"""
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from meanq.config.errors import ConfigError, closest
-from meanq.config.schema import (
-    AlgoConfig,
-    EnvConfig,
-)
+
+ENVIRONMENTS = {
+    "atari": "meanq.envs.atari.Atari",
+    "minatar": "meanq.envs.minatar.MinAtar",
+    "chain": "meanq.envs.chain.Chain",
+    "gymnasium": "meanq.envs.gym.Gymnasium",
+}
+BOOTSTRAP_RULES = {
+    "mean": "meanq.learning.bootstrap.MEAN",
+    "own": "meanq.learning.bootstrap.OWN",
+    "min": "meanq.learning.bootstrap.MIN",
+    "others": "meanq.learning.bootstrap.OTHERS",
+}
 
 
-def import_object(path: str, what: str) -> Any:
-    """The object at a dotted import path, e.g. my_lab.rules.median."""
-    module_name, _, attribute = path.rpartition(".")
+def import_environment(kind: str) -> Any:
+    """The class or function that makes environments of this kind."""
+    return _resolve("env.kind", "kind", kind, ENVIRONMENTS)
+
+
+def import_bootstrap_rule(name: str) -> Any:
+    """A BootstrapRule, or a user's own function of the members' values."""
+    return _resolve("algo.bootstrap", "rule", name, BOOTSTRAP_RULES)
+
+
+def _resolve(field: str, noun: str, name: str, known: Mapping[str, str]) -> Any:
+    if name not in known and "." not in name:
+        raise ConfigError(
+            f"{field}={name}: no such {noun} (one of your own is named by its import path, module.name)"
+            f"{closest(name, known)}"
+        )
+    module, _, attribute = known.get(name, name).rpartition(".")
     try:
-        return getattr(importlib.import_module(module_name), attribute)
+        return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"{what}={path}: cannot import it ({error}); write module.name of something importable"
+            f"{field}={name}: cannot import it ({error}); write module.name of something importable"
         ) from None
-
-
-def bootstrap_rule(algo: AlgoConfig) -> Any:
-    """The rule of targets.py with this name, or a researcher's own at an import path."""
-    from meanq.learning.bootstrap import RULES, BootstrapRule
-
-    if algo.bootstrap in RULES:
-        return RULES[algo.bootstrap]
-    if "." not in algo.bootstrap:
-        raise ConfigError(
-            f"algo.bootstrap={algo.bootstrap}: no such rule (one of your own is named by its import path, module.name)"
-            f"{closest(algo.bootstrap, RULES)}"
-        )
-    rule = import_object(algo.bootstrap, "algo.bootstrap")
-    return rule if isinstance(rule, BootstrapRule) else BootstrapRule(rule, rule)
-
-
-def env_factory(env: EnvConfig) -> Any:
-    """The class or function that makes this kind of environment."""
-    from meanq.envs import KINDS
-
-    if env.kind not in KINDS and "." not in env.kind:
-        raise ConfigError(
-            f"env.kind={env.kind}: no such kind (one of your own is named by its import path, module.name)"
-            f"{closest(env.kind, KINDS)}"
-        )
-    return import_object(KINDS.get(env.kind, env.kind), "env.kind")

@@ -1,211 +1,233 @@
-"""The typed schema of conf/, and the checks that span fields. Each message names the field, its value and a remedy."""
+"""The typed schema of conf/: every field with its type, meaning, bounds and role.
 
-from dataclasses import dataclass, field
+A new field takes one line here: --help, docs/fields.md, the checks and the identity of runs follow from it.
+"""
+
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING, OmegaConf
+from omegaconf import OmegaConf
+
+from meanq.config.setting import setting
 
 # A wheel carries conf/ inside the package, a checkout beside it.
 _PACKAGE = Path(__file__).parents[1]
 CONFIG_DIR = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent / "conf"
+
+WANDB_MODES = ("auto", "online", "offline", "disabled")
 
 
 @dataclass
 class ConvolutionConfig:
     """One convolution, followed by a rectifier."""
 
-    channels: int = MISSING
-    kernel: int = MISSING
-    stride: int = MISSING
+    channels: int = setting("channels of its output", least=1)
+    kernel: int = setting("height and width of its kernel", least=1)
+    stride: int = setting("stride in both directions", least=1)
 
 
 @dataclass
 class NetworkConfig:
     """Layers of one member."""
 
-    name: str = MISSING
-    convolutions: list[ConvolutionConfig] = field(default_factory=list)
-    dense: list[int] = field(default_factory=list)
-    hidden: int = MISSING
-    shared_hidden: bool = False
-    padding: str = "valid"
-    initial_weights: str = "uniform"
+    name: str = setting("name of the network, as chosen by network=...")
+    convolutions: list[ConvolutionConfig] = setting("convolutions, in order; for images only", list)
+    dense: list[int] = setting("widths of the dense layers after the convolutions", list, least=1)
+    hidden: int = setting("units of the last hidden layer (of each stream, if dueling)", least=1)
+    shared_hidden: bool = setting("both dueling streams read one hidden layer", False)
+    padding: str = setting("padding of the convolutions", "valid", choices=("valid", "same"))
+    initial_weights: str = setting("distribution of the initial weights", "uniform", choices=("uniform", "xavier"))
 
 
 @dataclass
 class HyperparametersConfig:
-    """Values that depend on the environment. A family of algorithms reads its own block."""
+    """Values that depend on the environment. The fields of `algo` refer to the block of their family."""
 
-    total_steps: int = MISSING
-    learning_rate: float = MISSING
-    adam_epsilon: float = MISSING
-    max_gradient_norm: float | None = 10.0
-    multi_step: int = 1
-    interactions_per_update: int = MISSING
-    first_update: int = MISSING
-    random_steps: int = 0
-    replay_capacity: int = MISSING
-    importance_steps: int | None = None
-    ensemble_std: str = "population"
-    target_period: int = MISSING
-    epsilon_begin: int = 0
-    epsilon_steps: int = MISSING
-    epsilon_with_noise: bool = MISSING
-    value_min: float = MISSING
-    value_max: float = MISSING
+    total_steps: int = setting("value of total_steps")
+    learning_rate: float = setting("value of algo.learning_rate")
+    adam_epsilon: float = setting("value of algo.adam_epsilon")
+    max_gradient_norm: float | None = setting("value of algo.max_gradient_norm", 10.0)
+    multi_step: int = setting("value of algo.multi_step", 1)
+    interactions_per_update: int = setting("value of algo.interactions_per_update")
+    first_update: int = setting("value of algo.first_update")
+    random_steps: int = setting("value of algo.random_steps", 0)
+    replay_capacity: int = setting("value of algo.replay_capacity")
+    importance_steps: int | None = setting("value of algo.importance_steps", None)
+    ensemble_std: str = setting("value of algo.ensemble_std", "population")
+    target_period: int = setting("value of algo.target_network")
+    epsilon_begin: int = setting("value of algo.epsilon.begin", 0)
+    epsilon_steps: int = setting("value of algo.epsilon.steps")
+    epsilon_with_noise: bool = setting("value of algo.epsilon.with_noise")
+    value_min: float = setting("value of algo.value_min")
+    value_max: float = setting("value of algo.value_max")
+
+
+def _family(name: str) -> Any:
+    return setting(f"values for algo.family={name}", HyperparametersConfig, identity=False)
 
 
 @dataclass
 class EnvConfig:
     """An environment: what it is, how its scores are normalised, and what the paper sets for it."""
 
-    name: str = MISSING
-    kind: str = MISSING
-    id: str = MISSING
-    stack: int = MISSING
-    stack_over_lives: bool = False
-    clip_rewards: bool = MISSING
-    options: dict[str, Any] = field(default_factory=dict)
-    random_score: float | None = None
-    random_score_500k: float | None = None
-    reference_score: float | None = None
-    reference: str | None = None
-    evaluate_every: int = MISSING
-    probe_every: int = MISSING
-    vanilla: HyperparametersConfig = field(default_factory=HyperparametersConfig)
-    main: HyperparametersConfig = field(default_factory=HyperparametersConfig)
-    sunrise: HyperparametersConfig = field(default_factory=HyperparametersConfig)
-    canonical: HyperparametersConfig = field(default_factory=HyperparametersConfig)
-    dopamine: HyperparametersConfig = field(default_factory=HyperparametersConfig)
+    name: str = setting("name of the environment in paths and figures")
+    kind: str = setting("atari, minatar, chain, gymnasium, or the import path of your own")
+    id: str = setting("which environment of its kind", label=False)
+    stack: int = setting("frames that form a state", least=1)
+    stack_over_lives: bool = setting("keep the frame stack after a lost life", False)
+    clip_rewards: bool = setting("clip rewards to [-1, 1] for learning")
+    options: dict[str, Any] = setting(
+        "keyword arguments of the environment; add one with +env.options.NAME=VALUE", dict
+    )
+    random_score: float | None = setting("return of random play, to normalise scores", None)
+    random_score_500k: float | None = setting("the same in the paper's table of 500K interactions", None)
+    reference_score: float | None = setting("return that is normalised to 1", None)
+    reference: str | None = setting("source of the reference score", None, compared=False)
+    evaluate_every: int = setting("value of evaluation.every", compared=False)
+    probe_every: int = setting("value of probe.every", compared=False)
+    vanilla: HyperparametersConfig = _family("vanilla")
+    main: HyperparametersConfig = _family("main")
+    sunrise: HyperparametersConfig = _family("sunrise")
+    canonical: HyperparametersConfig = _family("canonical")
+    dopamine: HyperparametersConfig = _family("dopamine")
 
 
 @dataclass
 class EpsilonConfig:
-    """Linear from start to end over `steps` interactions, which begin at `begin`.
+    """Probability of a random action: linear from `start` to `end`."""
 
-    `with_noise`: also where noise or UCB explore. `evaluation`: the probability of a random action in evaluation.
-    """
-
-    start: float = MISSING
-    end: float = MISSING
-    steps: int = MISSING
-    begin: int = 0
-    with_noise: bool = False
-    evaluation: float = 0.0
+    start: float = setting("probability of a random action at first", least=0, most=1)
+    end: float = setting("probability of a random action at last", least=0, most=1)
+    steps: int = setting("interactions from start to end", least=1)
+    begin: int = setting("interaction at which epsilon begins to fall", 0, least=0)
+    with_noise: bool = setting("also act at random where exploration is ucb or greedy", False)
+    evaluation: float = setting("probability of a random action in evaluation", 0.0, least=0, most=1)
 
 
 @dataclass
 class AlgoConfig:
     """A point in the space of methods."""
 
-    name: str = MISSING
-    family: str = MISSING
-    ensemble_size: int = MISSING
-    bootstrap: str = MISSING
-    double: bool = MISSING
-    target_network: int | None = None
-    target_snapshots: int = MISSING
-    minibatch: str = MISSING
-    mask_probability: float = MISSING
-    confidence_temperature: float | None = None
-    prioritized: bool = MISSING
-    priorities: str = MISSING
-    priority_exponent: float = MISSING
-    importance_start: float = MISSING
-    importance_end: float = MISSING
-    importance_steps: int | None = None
-    value: str = MISSING
-    loss: str = "squared"
-    atoms: int = MISSING
-    value_min: float = MISSING
-    value_max: float = MISSING
-    dueling: bool = MISSING
-    noisy: bool = MISSING
-    noise: float = MISSING
-    bias_noise: str = "fan_in"
-    shared_noise: bool = False
-    parallel_networks: int = MISSING
-    exploration: str = MISSING
-    ucb_lambda: float = MISSING
-    ensemble_std: str = MISSING
-    epsilon: EpsilonConfig = field(default_factory=EpsilonConfig)
-    discount: float = MISSING
-    multi_step: int = MISSING
-    batch_size: int = MISSING
-    replay_capacity: int = MISSING
-    first_update: int = MISSING
-    random_steps: int = 0
-    interactions_per_update: int = MISSING
-    gradient_steps: int = MISSING
-    learning_rate: float = MISSING
-    adam_epsilon: float = MISSING
-    max_gradient_norm: float | None = MISSING
-    random_shift: int = MISSING
-    random_intensity: float = 0.0
+    name: str = setting("name of the algorithm, as chosen by algo=...")
+    family: str = setting("block of the environment's values that applies: env.FAMILY", identity=False)
+    ensemble_size: int = setting("members K of the ensemble", least=1)
+    bootstrap: str = setting("value of the next state: mean, min, own, others, or the import path of your own rule")
+    double: bool = setting("the online weights choose the next action (Double DQN)")
+    target_network: int | None = setting("interactions between copies; null: no target network", None, least=1)
+    target_snapshots: int = setting("past copies of the target network that are averaged", least=1)
+    minibatch: str = setting("each member's own, or one for all members", choices=("independent", "shared"))
+    mask_probability: float = setting("probability that a member learns from a transition", above=0, most=1)
+    confidence_temperature: float | None = setting("T of SUNRISE's target weights; null: equal weights", None, above=0)
+    prioritized: bool = setting("sample by priority; false: uniformly")
+    priorities: str = setting("each member's own, or the members' mean", choices=("per_member", "shared"))
+    priority_exponent: float = setting("exponent of priorities (omega)", least=0, most=1)
+    importance_start: float = setting("exponent of importance weights (beta) at first", least=0, most=1)
+    importance_end: float = setting("exponent of importance weights at last", least=0, most=1)
+    importance_steps: int | None = setting("interactions from start to end; null: the whole run", None)
+    value: str = setting("Q itself, or a distribution over atoms (C51)", choices=("scalar", "categorical"))
+    loss: str = setting("loss of scalar values", "squared", choices=("squared", "huber"))
+    atoms: int = setting("atoms of a categorical value", least=2)
+    value_min: float = setting("lowest atom")
+    value_max: float = setting("highest atom")
+    dueling: bool = setting("dueling streams of value and advantage")
+    noisy: bool = setting("dense layers with factorised Gaussian noise")
+    noise: float = setting("initial scale of the noise (sigma_0)", above=0)
+    bias_noise: str = setting("what divides the scale of a bias's noise", "fan_in", choices=("fan_in", "fan_out"))
+    shared_noise: bool = setting("acting and learning share one draw of noise per interaction", False)
+    parallel_networks: int = setting("networks whose mean is one member", least=1)
+    exploration: str = setting(
+        "how the agent explores in training", choices=("epsilon_greedy", "episode_member", "ucb", "greedy")
+    )
+    ucb_lambda: float = setting("weight of the members' std in exploration=ucb", least=0)
+    ensemble_std: str = setting("std over members (UCB, SUNRISE)", choices=("population", "sample"))
+    epsilon: EpsilonConfig = setting("random actions in training and evaluation", EpsilonConfig)
+    discount: float = setting("discount gamma", least=0, most=1)
+    multi_step: int = setting("steps of a return before bootstrapping", least=1)
+    batch_size: int = setting("transitions per member and gradient step", least=1)
+    replay_capacity: int = setting("transitions that replay holds", least=2)
+    first_update: int = setting("interaction of the first update", least=1)
+    random_steps: int = setting("interactions with random actions at the start", 0, least=0)
+    interactions_per_update: int = setting("interactions between updates", least=1)
+    gradient_steps: int = setting("gradient steps per update", least=1)
+    learning_rate: float = setting("learning rate of Adam", above=0)
+    adam_epsilon: float = setting("epsilon of Adam", above=0)
+    max_gradient_norm: float | None = setting("limit of each member's gradient norm; null: none", above=0)
+    random_shift: int = setting("pixels by which sampled images are shifted at most", least=0)
+    # At most 0.5: the normal draw is cut off at 2, so images are never multiplied by less than 0.
+    random_intensity: float = setting("std of the factor on sampled images; 0: off", 0.0, least=0, most=0.5)
 
 
 @dataclass
 class EvaluationConfig:
-    """Greedy episodes, all at once; `noise`: with one draw of noise per evaluation left in noisy layers."""
+    """Greedy episodes, all at once."""
 
-    episodes: int = MISSING
-    every: int = MISSING
-    noise: bool = False
+    episodes: int = setting("episodes per evaluation", least=1)
+    every: int = setting("interactions between evaluations", least=1)
+    noise: bool = setting("keep one draw of noise per evaluation in noisy layers", False)
 
 
 @dataclass
 class ProbeConfig:
     """Values of every member at the same initial states in every run."""
 
-    states: int = MISSING
-    every: int = MISSING
-    seed: int = MISSING
+    states: int = setting("initial states at which values are recorded", least=1)
+    every: int = setting("interactions between probes", least=1)
+    seed: int = setting("seed of these states, the same in all runs that are compared", least=0)
 
 
 @dataclass
 class CheckpointConfig:
-    """What survives a kill, see checkpoint.py."""
+    """What survives a kill."""
 
-    every: int = MISSING
-    keep: bool = MISSING
+    every: int = setting("interactions between checkpoints", least=1, label=False)
+    keep: bool = setting("keep the checkpoint of a finished run", label=False)
 
 
 @dataclass
 class LoggerConfig:
-    """Where a run is mirrored to, besides its directory. All but the name and the time to finish are W&B's."""
+    """A mirror of the run besides its directory. All but `name` and `finish_seconds` concern W&B."""
 
-    name: str = MISSING
-    project: str = "meanq"
-    entity: str | None = None
-    mode: str = "auto"
-    tags: list[str] = field(default_factory=list)
-    weights: bool = False
-    finish_seconds: float = 30.0
+    name: str = setting("where the run is mirrored", choices=("files", "wandb", "tensorboard"))
+    project: str = setting("W&B project", "meanq")
+    entity: str | None = setting("W&B user or team; null: your default", None)
+    mode: str = setting("auto: online if there is a key, else offline", "auto", choices=WANDB_MODES)
+    tags: list[str] = setting("W&B tags besides algorithm and environment", list)
+    weights: bool = setting("upload the final weights as an artifact", False)
+    finish_seconds: float = setting("seconds to wait for the mirror at the end", 30.0, above=0)
 
 
 @dataclass
 class Config:
     """One run."""
 
-    seed: int = MISSING
-    total_steps: int = MISSING
-    study: str = MISSING
-    label: str | None = None
-    root: str = MISSING
-    device: str = MISSING
-    threads: int | None = None
-    compile: str = "auto"
-    cache_targets: bool = True
-    replay_on_device: bool = False
-    log_every: int = MISSING
-    algo: AlgoConfig = field(default_factory=AlgoConfig)
-    env: EnvConfig = field(default_factory=EnvConfig)
-    network: NetworkConfig = field(default_factory=NetworkConfig)
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    probe: ProbeConfig = field(default_factory=ProbeConfig)
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    logger: LoggerConfig = field(default_factory=LoggerConfig)
+    seed: int = setting("seed of all randomness; with -m also 0-4", least=0, label=False, compared=False)
+    total_steps: int = setting("interactions with the environment (4 frames each on Atari)", least=1)
+    study: str = setting("directory of the run below the root", label=False, compared=False, content=False)
+    label: str | None = setting("name of the run; null: algorithm and overrides", None, label=False, content=False)
+    root: str = setting("directory of all runs", identity=False, label=False)
+    device: str = setting("auto, cpu, cuda or cuda:N", label=False, compared=False)
+    threads: int | None = setting("CPU threads; null: all cores", None, least=1, label=False, compared=False)
+    compile: str = setting(
+        "compile the learner; auto: if it pays", "auto", choices=("auto", "true", "false"), label=False, compared=False
+    )
+    cache_targets: bool = setting("reuse values of next states; same results", True, identity=False, label=False)
+    replay_on_device: bool = setting("keep the frames of replay on the GPU", False, identity=False, label=False)
+    log_every: int = setting("interactions between rows of training.csv", least=1, compared=False)
+    algo: AlgoConfig = setting("the method", AlgoConfig)
+    env: EnvConfig = setting("the environment", EnvConfig)
+    network: NetworkConfig = setting("the network of one member", NetworkConfig)
+    evaluation: EvaluationConfig = setting("evaluation with greedy episodes", EvaluationConfig)
+    probe: ProbeConfig = setting("values at fixed initial states", ProbeConfig)
+    checkpoint: CheckpointConfig = setting("checkpoints to resume from", CheckpointConfig, identity=False)
+    logger: LoggerConfig = setting("mirrors of the run", LoggerConfig, identity=False, label=False)
+
+
+def register_schema() -> None:
+    """Store the schema where the `schema` entry of conf/config.yaml's defaults finds it."""
+    from hydra.core.config_store import ConfigStore
+
+    ConfigStore.instance().store(name="schema", node=Config)
 
 
 # In conf/: ${if:condition,then,otherwise}, for a default that follows another field.

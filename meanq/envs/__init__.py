@@ -7,16 +7,8 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 import numpy as np
 
 from meanq.config.errors import ConfigError
-from meanq.config.extensions import env_factory
+from meanq.config.extensions import ENVIRONMENTS, import_environment
 from meanq.config.schema import EnvConfig
-
-# A kind is an import path, so that only what is used is imported. A researcher's own kind is given as such a path.
-KINDS = {
-    "atari": "meanq.envs.atari.Atari",
-    "minatar": "meanq.envs.minatar.MinAtar",
-    "chain": "meanq.envs.chain.Chain",
-    "gymnasium": "meanq.envs.gym.Gymnasium",
-}
 
 
 class Step(NamedTuple):
@@ -80,14 +72,14 @@ class Environment(ABC):
 
 def make_env(config: EnvConfig, generator: np.random.Generator) -> Environment:
     """A fresh environment; `env.options` are its keyword arguments."""
-    factory = env_factory(config)
+    factory = import_environment(config.kind)
     signature = inspect.signature(factory)
     try:
         signature.bind(id=config.id, generator=generator, **config.options)
     except TypeError as error:
         message = f"env.options={config.options}: {config.kind} environments do not take these ({error})"
         raise ConfigError(message) from None
-    if config.kind in KINDS:  # what others accept is for them to say
+    if config.kind in ENVIRONMENTS:  # what others accept is for them to say
         for name, value in config.options.items():
             _check_option(name, value, signature.parameters[name].annotation)
     return factory(id=config.id, generator=generator, **config.options)

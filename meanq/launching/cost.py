@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 from meanq.config.errors import ConfigError
-from meanq.config.extensions import bootstrap_rule
 from meanq.config.schema import AlgoConfig, Config
 from meanq.envs import Environment, make_env
 from meanq.launching.plan import Plan
+from meanq.learning.bootstrap import bootstrap_rule
 from meanq.learning.build import make_network, weight_shapes
 from meanq.learning.networks import parameter_count
 from meanq.rng import stream
@@ -29,7 +29,7 @@ MACHINE = "2 CPU cores"
 def evaluations_per_update(algo: AlgoConfig) -> int:
     """States that one network evaluates in one gradient step; a learned-from state counts three (forward, backward)."""
     members, batch = algo.ensemble_size, algo.batch_size
-    all_members = bootstrap_rule(algo).all_members or algo.confidence_temperature is not None
+    all_members = bootstrap_rule(algo.bootstrap).all_members or algo.confidence_temperature is not None
     rows = members if algo.minibatch == "independent" and all_members else 1
     next_states = members * rows * batch
     lagging = algo.target_snapshots if algo.target_network is not None else 1

@@ -4,15 +4,13 @@ import hashlib
 import re
 from argparse import ArgumentError, Namespace
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
-from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -21,7 +19,8 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from meanq.config.checks import from_omegaconf
 from meanq.config.errors import ConfigError, closest
-from meanq.config.schema import CONFIG_DIR, Config
+from meanq.config.fields import in_label, walk
+from meanq.config.schema import CONFIG_DIR, Config, register_schema
 from meanq.launching.study import Study, choose, load_study, override_key
 from meanq.rundir.identity import check_directory
 from meanq.rundir.layout import run_directory
@@ -30,16 +29,6 @@ CONFIG_NAME = "config"
 _SEED_HELP = "write whole numbers, a range first-last, or both: seed=3, seed=0-4, seed=0-2,7"
 
 _REFERENCE_TO_SEED = re.compile(r"\$\{[^}]*\bseed\b")
-
-# What a run's directory says already, or what does not change the run.
-_NOT_IN_LABEL = {"algo", "env", "env.id", "seed", "study", "label", "root", "logger"} | {
-    *("device", "threads", "compile", "replay_on_device", "cache_targets")
-}
-
-
-def register_schema() -> None:
-    """Make the typed schema known to Hydra."""
-    ConfigStore.instance().store(name="schema", node=Config)
 
 
 def expand_seed_ranges(arguments: Sequence[str]) -> list[str]:
@@ -105,6 +94,7 @@ def plan(arguments: Sequence[str]) -> Plan | None:
     shows = options.help or options.hydra_help or options.shell_completion or options.info
     if shows:
         return None
+    register_schema()
     study, scale, overrides = _split_study(options.overrides)
     of_hydra = [o for o in overrides if override_key(o).startswith(("hydra.", "hydra/"))]
     if options.config_dir:  # a directory of one's own, beside ours
@@ -270,7 +260,7 @@ def run_label(algo: str, overrides: Iterable[str]) -> str:
     parts = []
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
-        if key in _NOT_IN_LABEL or key.startswith(("hydra.", "hydra/", "logger.", "checkpoint.")):
+        if not in_label(key):
             continue
         parts.append(re.sub(r"[^A-Za-z0-9_.=+-]+", "-", f"{key.removeprefix('algo.')}={value}").strip("-"))
     label = "__".join([algo, *sorted(parts)])
@@ -312,24 +302,16 @@ def _no_launcher_field(key: str, of_hydra: Sequence[str]) -> str:
     return f"{key}: {chosen[0] if chosen else 'this launcher'} has no such field{closest(key, fields)}"
 
 
-def _field_names(schema: Any, prefix: str = "") -> Iterable[str]:
-    hints = get_type_hints(schema)
-    for field in fields(schema):
-        yield prefix + field.name
-        for kind in (hints[field.name], *get_args(hints[field.name])):
-            if is_dataclass(kind):
-                yield from _field_names(kind, f"{prefix}{field.name}.")
-
-
 def _one_line(error: Exception) -> str:
     """Hydra's and OmegaConf's messages in our form: field=value: what is wrong."""
     text = f"{error}\n{error.__cause__ or ''}"
     unknown = re.search(r"Could not override '([^']+)'", text)
     if unknown and ("not in" in text or "is not in struct" in text):
         key = unknown[1]
-        if key in _field_names(Config):  # a dictionary, given new entries
+        names = [name for name, _ in walk()]
+        if key in names:  # a dictionary, given new entries
             return f"{key}: new entries need a plus sign; write +{key}.name=value"
-        return f"{key}: there is no such field{closest(key, _field_names(Config))}"
+        return f"{key}: there is no such field{closest(key, names)}"
     invalid = re.search(r"Value '(.*?)'.*? (?:could not be converted to|is not a valid) (\w+)", text, re.DOTALL)
     where = re.search(r"full_key: (\S+)", text)
     if invalid and where:

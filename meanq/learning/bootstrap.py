@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from meanq.config.extensions import import_bootstrap_rule
+
 Reduction = Callable[[Tensor], Tensor]
 
 
@@ -63,12 +65,17 @@ def _linear(reduction: Reduction) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda p, q: reduction(p)
 
 
-RULES = {
-    "mean": BootstrapRule(mean, mean, _linear(mean), same_for_all=True),
-    "own": BootstrapRule(own, own, _linear(own), all_members=False),
-    "min": BootstrapRule(minimum, minimum, least_expected, same_for_all=True),
-    "others": BootstrapRule(own, others, _linear(others), min_members=2),
-}
+# `meanq.config.extensions.BOOTSTRAP_RULES` gives these their names in a configuration.
+MEAN = BootstrapRule(mean, mean, _linear(mean), same_for_all=True)
+OWN = BootstrapRule(own, own, _linear(own), all_members=False)
+MIN = BootstrapRule(minimum, minimum, least_expected, same_for_all=True)
+OTHERS = BootstrapRule(own, others, _linear(others), min_members=2)
+
+
+def bootstrap_rule(name: str) -> BootstrapRule:
+    """The rule of this name, or a user's own at an import path; a plain function becomes a rule for scalar values."""
+    rule = import_bootstrap_rule(name)
+    return rule if isinstance(rule, BootstrapRule) else BootstrapRule(rule, rule)
 
 
 def next_actions(rule: BootstrapRule, q: Tensor) -> Tensor:

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meanq.config.extensions import bootstrap_rule
 from meanq.config.schema import AlgoConfig
-from meanq.learning.bootstrap import next_actions
+from meanq.learning.bootstrap import bootstrap_rule, next_actions
 from meanq.learning.networks import Params, QNetwork
 from meanq.learning.values import ValueForm
 from meanq.replay.buffer import Batch
@@ -47,7 +46,7 @@ class Learner:
 
     def __init__(self, algo: AlgoConfig, network: QNetwork, value: ValueForm) -> None:
         self._algo = algo
-        self._rule = bootstrap_rule(algo)
+        self._rule = bootstrap_rule(algo.bootstrap)
         self._value = value
         self._network = network
 

@@ -23,12 +23,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from meanq.config.checks import WANDB_MODES
 from meanq.config.errors import ConfigError
-from meanq.config.schema import LoggerConfig
+from meanq.config.fields import is_identity
+from meanq.config.schema import WANDB_MODES, LoggerConfig
 from meanq.mirrors.points import Point, read_config, read_points
 from meanq.rundir.files import read_status, write_atomically
-from meanq.rundir.identity import NOT_IDENTITY
 from meanq.rundir.layout import META, WEIGHTS
 
 LOG, DONE = "mirror.log", "mirror.json"
@@ -326,7 +325,7 @@ def is_mirrored(directory: Path, where: str, state: str) -> bool:
 
 def run_id(config: Mapping[str, Any]) -> str:
     """The same on every machine, below every root and at any time: what the run is, and a hash of its fields."""
-    identity = {name: value for name, value in config.items() if name not in NOT_IDENTITY}
+    identity = {name: value for name, value in config.items() if is_identity(name)}
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
     readable = re.sub(r"[^A-Za-z0-9_.]+", "-", f"{group_name(config)}-{config['seed']}")
     return f"{readable[:80]}-{digest}"

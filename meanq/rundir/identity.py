@@ -1,28 +1,18 @@
 """Whether a directory holds the run of a configuration."""
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 import yaml
 
 from meanq.config.errors import ConfigError
-from meanq.config.fields import field_value, flatten
-from meanq.config.schema import Config, EnvConfig, HyperparametersConfig
+from meanq.config.fields import field_value, flatten, is_identity
+from meanq.config.schema import Config
 from meanq.rundir.layout import (
     _TEMPORARY,
     CONFIG,
     LOCK,
 )
-
-# Fields that are not part of a run's identity: where it is stored and mirrored, how often it is saved, what is kept for
-# speed; and the environment's blocks of hyper-parameters: the values in use are those of `algo`.
-NOT_IDENTITY = (
-    *("root", "logger", "checkpoint", "replay_on_device", "cache_targets"),
-    *("algo.family", *(f"env.{f.name}" for f in fields(EnvConfig) if f.type is HyperparametersConfig)),
-)
-
-
-_NOT_IDENTITY_PREFIXES = tuple(f"{name}." for name in NOT_IDENTITY)
 
 
 def differences(directory: Path, config: Config) -> list[str]:
@@ -34,11 +24,7 @@ def differences(directory: Path, config: Config) -> list[str]:
         raise ConfigError(f"{directory / CONFIG} cannot be read ({reason}); {_REMEDY}") from None
     theirs, ours = flatten(stored), flatten(asdict(config))
     pairs = {name: (field_value(theirs, name), field_value(ours, name)) for name in sorted(theirs.keys() | ours.keys())}
-    return [
-        f"{name}: {their} -> {our}"
-        for name, (their, our) in pairs.items()
-        if their != our and not f"{name}.".startswith(_NOT_IDENTITY_PREFIXES)
-    ]
+    return [f"{name}: {their} -> {our}" for name, (their, our) in pairs.items() if their != our and is_identity(name)]
 
 
 def check_directory(directory: Path, config: Config) -> None:

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import yaml
 
+from meanq.config.fields import is_content
 from meanq.config.schema import Config
 from meanq.rundir.circumstances import circumstances
 from meanq.rundir.files import read_object, read_status, write_atomically
 from meanq.rundir.identity import differences
 from meanq.rundir.layout import CONFIG, EVALUATIONS, META, PROBES, STATUS, TIMINGS, TRAINING, WEIGHTS, run_directory
 from meanq.rundir.lock import BusyError, DirectoryLock
-
-_NAMES = ("study: ", "label: ")  # what a run is called is not what it is
 
 
 def reuse(config: Config) -> Path | None:
@@ -43,7 +42,7 @@ def find_twin(config: Config) -> Path | None:
         with contextlib.suppress(OSError, ValueError, TypeError, yaml.YAMLError):  # somebody's damaged run is no twin
             if found == directory or read_status(found).get("state") != "finished":
                 continue
-            if not all(difference.startswith(_NAMES) for difference in differences(found, config)):
+            if any(is_content(difference.partition(":")[0]) for difference in differences(found, config)):
                 continue
             if read_object(found / META).get("versions") == versions:
                 return found

@@ -9,9 +9,8 @@ import yaml
 
 from analysis.results.commands import commands
 from analysis.runs import read_runs
-from meanq.config.fields import flatten
+from meanq.config.fields import flatten, is_identity
 from meanq.launching.plan import expand_seed_ranges, plan, register_schema
-from meanq.rundir.identity import NOT_IDENTITY
 from tests.synthetic_runs import write_run
 
 SWEEPS = {
@@ -66,7 +65,7 @@ def test_a_command_composes_what_was_recorded(overrides: list[str], tmp_path: Pa
     assert again.keys() == recorded.keys()
     for name, config in recorded.items():
         first, second = (
-            {field: value for field, value in flatten(c).items() if field.split(".")[0] not in NOT_IDENTITY}
+            {field: value for field, value in flatten(c).items() if is_identity(field.split(".")[0])}
             for c in (config, again[name])
         )
         assert first == second

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from analysis.runs import NOT_COMPARED, AnalysisError, named_labels, read_runs
-from meanq.rundir.identity import NOT_IDENTITY
+from analysis.runs import AnalysisError, named_labels, read_runs
 from tests.short_runs import train
 from tests.synthetic_runs import write_run
 
@@ -78,10 +77,6 @@ def test_where_and_how_a_run_was_watched_does_not_set_it_apart(tmp_path: Path) -
     write_run(tmp_path, seed=0, returns={10: 1})
     write_run(tmp_path, seed=1, returns={10: 1}, overrides={**other, "checkpoint.every": 5, "env.vanilla.x": 3})
     assert read_runs([tmp_path]).labels == ["dqn"]
-
-
-def test_what_is_no_part_of_a_run_is_no_other_experiment() -> None:
-    assert set(NOT_IDENTITY) <= set(NOT_COMPARED)
 
 
 def test_a_second_copy_is_no_second_sample(tmp_path: Path) -> None:

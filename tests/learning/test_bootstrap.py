@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from meanq.config.checks import check
+from meanq.config.extensions import BOOTSTRAP_RULES
 from meanq.config.schema import AlgoConfig, NetworkConfig
-from meanq.learning.bootstrap import RULES, next_actions, own
+from meanq.learning.bootstrap import bootstrap_rule, next_actions, own
 from meanq.learning.networks import Params, QNetwork
 from meanq.learning.values import ScalarValue
 from meanq.replay.buffer import Batch
@@ -33,7 +34,8 @@ def naive_next_value(rule: str, q_target: np.ndarray, q_choice: np.ndarray, k: i
 
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize(
-    ("rule", "members"), [(name, k) for name, rule in RULES.items() for k in (1, 2, 5) if k >= rule.min_members]
+    ("rule", "members"),
+    [(name, k) for name in BOOTSTRAP_RULES for k in (1, 2, 5) if k >= bootstrap_rule(name).min_members],
 )
 def test_rules_by_themselves(rule: str, members: int, double: bool) -> None:
     generator = np.random.default_rng(members)
@@ -47,11 +49,11 @@ def test_rules_by_themselves(rule: str, members: int, double: bool) -> None:
     def as_read(q: np.ndarray) -> torch.Tensor:
         """What the rule is given: all evaluations, or those of the learning member alone."""
         tensor = torch.from_numpy(q)
-        return tensor if RULES[rule].all_members else own(tensor).unsqueeze(0)
+        return tensor if bootstrap_rule(rule).all_members else own(tensor).unsqueeze(0)
 
-    actions = next_actions(RULES[rule], as_read(q_online if double else q_target))
+    actions = next_actions(bootstrap_rule(rule), as_read(q_online if double else q_target))
     nothing, certain = torch.zeros(members, BATCH, dtype=torch.float64), torch.ones(members, BATCH, dtype=torch.float64)
-    value = ScalarValue().target(RULES[rule], as_read(q_target), actions, nothing, certain)
+    value = ScalarValue().target(bootstrap_rule(rule), as_read(q_target), actions, nothing, certain)
     np.testing.assert_allclose(value.numpy(), expected, rtol=1e-12)
 
 
@@ -169,7 +171,7 @@ def test_targets_of_every_algorithm(name: str, members: int, double: bool, minib
     np.testing.assert_allclose(targets.numpy(), history.naive_targets(batch), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("bootstrap", [rule for rule in RULES if rule != "mean"])
+@pytest.mark.parametrize("bootstrap", [rule for rule in BOOTSTRAP_RULES if rule != "mean"])
 def test_snapshots_combine_with_every_rule(bootstrap: str) -> None:
     for minibatch, rows in (("independent", 3), ("shared", 1)):
         algo = algo_config(
@@ -223,8 +225,8 @@ def test_a_terminal_target_is_the_reward(name: str) -> None:
 
 
 def target(returns: torch.Tensor, discounts: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    actions = next_actions(RULES["mean"], q)
-    return ScalarValue().target(RULES["mean"], q, actions, returns, discounts)
+    actions = next_actions(bootstrap_rule("mean"), q)
+    return ScalarValue().target(bootstrap_rule("mean"), q, actions, returns, discounts)
 
 
 @pytest.mark.parametrize(

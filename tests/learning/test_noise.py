@@ -13,7 +13,7 @@ from torch import Tensor
 
 from meanq.config.schema import AlgoConfig, ConvolutionConfig, NetworkConfig
 from meanq.learning.agent import Agent
-from meanq.learning.bootstrap import RULES, next_actions
+from meanq.learning.bootstrap import bootstrap_rule, next_actions
 from meanq.learning.learner import Learned
 from meanq.learning.networks import Params, QNetwork
 from meanq.learning.values import CategoricalValue
@@ -345,7 +345,7 @@ def naive_step(
     q_choice = form.expectation(outputs)
     if choosing is not None:
         q_choice = form.expectation(next_outputs(with_noise(online, choosing)))
-    rule = RULES[algo.bootstrap]
+    rule = bootstrap_rule(algo.bootstrap)
     targets = form.target(rule, outputs, next_actions(rule, q_choice), batch.returns, batch.discounts)
     weights = {n: p.clone().requires_grad_() for n, p in with_noise(online, learning).items()}
     loss = torch.zeros(())

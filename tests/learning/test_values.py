@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from meanq.learning.bootstrap import RULES, next_actions, own
+from meanq.config.extensions import BOOTSTRAP_RULES
+from meanq.learning.bootstrap import bootstrap_rule, next_actions, own
 from meanq.learning.values import CategoricalValue, ScalarValue, make_value_form
 from tests.helpers import algo_config
 
@@ -311,7 +312,8 @@ def naive_distribution(rule: str, p: np.ndarray, support: np.ndarray, k: int) ->
 
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize(
-    ("rule", "members"), [(name, k) for name, rule in RULES.items() for k in (1, 2, 5) if k >= rule.min_members]
+    ("rule", "members"),
+    [(name, k) for name in BOOTSTRAP_RULES for k in (1, 2, 5) if k >= bootstrap_rule(name).min_members],
 )
 def test_targets_of_every_rule(rule: str, members: int, double: bool) -> None:
     support = (-1.0, 3.0, 7)
@@ -324,8 +326,8 @@ def test_targets_of_every_rule(rule: str, members: int, double: bool) -> None:
     p, p_choosing = outputs.double().exp().numpy(), choosing.double().exp().numpy()
 
     def actual(outputs: Tensor, choosing: Tensor) -> Tensor:
-        actions = next_actions(RULES[rule], form.expectation(choosing))
-        return form.target(RULES[rule], outputs, actions, returns, discounts)
+        actions = next_actions(bootstrap_rule(rule), form.expectation(choosing))
+        return form.target(bootstrap_rule(rule), outputs, actions, returns, discounts)
 
     target = actual(outputs, choosing)
     assert target.shape == (members, BATCH, 7)
@@ -335,7 +337,7 @@ def test_targets_of_every_rule(rule: str, members: int, double: bool) -> None:
             distribution = naive_distribution(rule, p[:, r, b, action], z, r)
             expected = naive_project(z, returns[r, b].item(), discounts[r, b].item(), distribution)
             np.testing.assert_allclose(target[r, b].numpy(), expected, atol=TOLERANCE)
-    if not RULES[rule].all_members:  # the learning member's evaluation is enough
+    if not bootstrap_rule(rule).all_members:  # the learning member's evaluation is enough
         alone = actual(own(outputs).unsqueeze(0), own(choosing).unsqueeze(0))
         assert torch.equal(alone, target)
 
@@ -348,10 +350,10 @@ def test_the_expected_target_is_that_of_expected_values(rule: str) -> None:
     q = form.expectation(outputs)
     discounts = torch.full((3, BATCH), GAMMA)
     returns = torch.from_numpy(generator.uniform(-0.1, 0.1, size=(3, BATCH))).to(torch.float32)
-    actions = next_actions(RULES[rule], q)
-    mean = form.expectation(form.target(RULES[rule], outputs, actions, returns, discounts).log())
+    actions = next_actions(bootstrap_rule(rule), q)
+    mean = form.expectation(form.target(bootstrap_rule(rule), outputs, actions, returns, discounts).log())
     torch.testing.assert_close(
-        mean, ScalarValue().target(RULES[rule], q, actions, returns, discounts), rtol=1e-4, atol=1e-4
+        mean, ScalarValue().target(bootstrap_rule(rule), q, actions, returns, discounts), rtol=1e-4, atol=1e-4
     )
     if rule == "mean":
         torch.testing.assert_close(mean, returns + GAMMA * q.mean(0).max(-1).values, rtol=1e-4, atol=1e-4)
@@ -362,7 +364,9 @@ def test_a_terminal_target_does_not_depend_on_the_next_state() -> None:
     returns, discounts = torch.linspace(-2, 2, BATCH)[None], torch.zeros(1, BATCH)
     actions = torch.zeros(1, BATCH, dtype=torch.int64)
     target, other = (
-        form.target(RULES["mean"], random_outputs(generator, 1, 1, BATCH, ACTIONS, 5), actions, returns, discounts)
+        form.target(
+            bootstrap_rule("mean"), random_outputs(generator, 1, 1, BATCH, ACTIONS, 5), actions, returns, discounts
+        )
         for _ in range(2)
     )
     torch.testing.assert_close(target, other)

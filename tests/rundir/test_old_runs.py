@@ -20,11 +20,11 @@ from analysis.results.commands import commands
 from analysis.runs import read_runs
 from meanq import run
 from meanq.config.errors import ConfigError
-from meanq.config.fields import field_value, flatten
+from meanq.config.fields import field_value, flatten, is_identity
 from meanq.config.schema import Config
 from meanq.launching.plan import expand_seed_ranges, plan, register_schema
 from meanq.rundir.circumstances import circumstances
-from meanq.rundir.identity import NOT_IDENTITY, differences
+from meanq.rundir.identity import differences
 from meanq.rundir.reuse import find_twin, reuse
 from meanq.training.session import Session
 from tests.short_runs import SilentReporter, compose_run, train
@@ -174,8 +174,7 @@ def command_of(root: Path) -> list[str]:
 
 def identity(config: dict[str, Any], names: set[str]) -> dict[str, Any]:
     """By field; on which device it runs is not written in a command."""
-    ignored = tuple(f"{name}." for name in (*NOT_IDENTITY, "device"))
-    return {name: field_value(flatten(config), name) for name in names if not f"{name}.".startswith(ignored)}
+    return {name: field_value(flatten(config), name) for name in names if is_identity(name) and name != "device"}
 
 
 def check_command(words: list[str], stored: dict[str, Any], root: Path) -> None:
