@@ -1,9 +1,15 @@
-"""Train: one run, or with -m a sweep.
+"""Train MeanQ and the methods it is compared with: one run, or with -m a sweep.
 
-python -m meanq.run                                                  MeanQ on MinAtar Asterix, minutes on a CPU
-python -m meanq.run -m algo=meanq,ens_dqn env=seaquest seed=0-4      ten runs of Atari Seaquest
-python -m meanq.run --cfg job algo=avg_dqn env=hero                  show a run's configuration
-python -m meanq.run -m +study=target_network scale=minatar           a study of ablations/; --dry-run lists its runs
+python -m meanq.run
+    MeanQ on MinAtar Asterix, minutes on a CPU
+python -m meanq.run algo=meanq algo.ensemble_size=10 env=minatar/seaquest
+    any group can be chosen and any field overridden
+python -m meanq.run -m algo=meanq,ens_dqn env=seaquest seed=0-4
+    a sweep: ten runs of Atari Seaquest
+python -m meanq.run --cfg job algo=avg_dqn env=hero
+    show the configuration of a run
+python -m meanq.run -m +study=target_network scale=minatar --dry-run
+    list the runs of a study of ablations/; without --dry-run, train them
 """
 
 import contextlib
@@ -116,6 +122,11 @@ def main() -> None:
     """The command line."""
     outlive_terminal()
     sys.path.insert(0, str(Path.cwd()))  # so that the console script, too, can import rules and environments from here
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        from meanq.config.reference import help_page
+
+        print(help_page(__doc__ or ""))
+        sys.exit(0)
     register_schema()
     global _command_line_process
     _command_line_process = os.getpid()

@@ -1,4 +1,5 @@
-"""Configuration: the typed schema of conf/ with the meaning and bounds of each field, and checks that span fields.
+"""Configuration: `schema` declares every field of conf/ with type, meaning, bounds and role; the rest reads it.
 
-Imports nothing else of meanq. Rules, environments and the like are named by import path (`extensions`).
+`checks` raises ConfigError for what cannot work, `fields` answers by dotted name, `extensions` turns names into code,
+`reference` prints --help and docs/fields.md. Imports nothing else of meanq.
 """

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from meanq.config.errors import ConfigError
 from meanq.config.extensions import import_bootstrap_rule, import_environment
 from meanq.config.schema import Config, LoggerConfig
-from meanq.config.setting import allowed_values, setting_of
+from meanq.config.setting import allowed_values, as_written, setting_of
 
 _LONGEST_FILE_NAME = 255  # bytes, on the usual file systems
 
@@ -99,7 +99,7 @@ def _combinations(config: Config) -> Iterator[tuple[bool, str, str]]:
         "distributions are learned by cross entropy: leave algo.loss out, or write algo.value=scalar",
     )
     for name, off in (("algo.bias_noise", "fan_in"), ("algo.shared_noise", False), ("evaluation.noise", False)):
-        remedy = f"no layer is noisy: write algo.noisy=true, or {name}={_yaml(off)}"
+        remedy = f"no layer is noisy: write algo.noisy=true, or {name}={as_written(off)}"
         yield algo.noisy or attrgetter(name)(config) == off, name, remedy
     yield (
         algo.noisy or algo.exploration != "greedy",
@@ -163,9 +163,4 @@ def _is_read_only(path: Path) -> bool:
 
 def _require(condition: bool, name: str, value: object, remedy: str) -> None:
     if not condition:
-        raise ConfigError(f"{name}={_yaml(value)}: {remedy}")
-
-
-def _yaml(value: object) -> str:
-    """A value as it is written on the command line."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        raise ConfigError(f"{name}={as_written(value)}: {remedy}")

@@ -1,18 +1,18 @@
-"""Mistakes of a user, told in one line."""
+"""The error that is shown to the user as one line, and suggestions for misspelt names."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class ConfigError(ValueError):
-    """A user's mistake: one line that says which field, which value, and what to write instead."""
+    """A user's mistake, in one line: the field, its value, and what to write instead."""
 
 
-_LONGEST_LIST = 60  # there are half as many environments, and twice as many fields
+_LONGEST_LIST = 60  # lists all environments, but not all fields
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """'; did you mean ...?', or the whole list where it is short, or nothing."""
+    """The end of a message: '; did you mean ...?', or the known names if they are few, or nothing."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if near:

@@ -31,13 +31,13 @@ class ConvolutionConfig:
 class NetworkConfig:
     """Layers of one member."""
 
-    name: str = setting("name of the network, as chosen by network=...")
-    convolutions: list[ConvolutionConfig] = setting("convolutions, in order; for images only", list)
-    dense: list[int] = setting("widths of the dense layers after the convolutions", list, least=1)
-    hidden: int = setting("units of the last hidden layer (of each stream, if dueling)", least=1)
-    shared_hidden: bool = setting("both dueling streams read one hidden layer", False)
+    name: str = setting("name of the network")
+    convolutions: list[ConvolutionConfig] = setting("convolutions of images, in order", list)
+    dense: list[int] = setting("widths of dense layers after these", list, least=1)
+    hidden: int = setting("units of each stream's hidden layer", least=1)
+    shared_hidden: bool = setting("one hidden layer for both dueling streams", False)
     padding: str = setting("padding of the convolutions", "valid", choices=("valid", "same"))
-    initial_weights: str = setting("distribution of the initial weights", "uniform", choices=("uniform", "xavier"))
+    initial_weights: str = setting("initial weights", "uniform", choices=("uniform", "xavier"))
 
 
 @dataclass
@@ -64,7 +64,7 @@ class HyperparametersConfig:
 
 
 def _family(name: str) -> Any:
-    return setting(f"values for algo.family={name}", HyperparametersConfig, identity=False)
+    return setting(f"values where algo.family={name}", HyperparametersConfig, identity=False)
 
 
 @dataclass
@@ -77,9 +77,7 @@ class EnvConfig:
     stack: int = setting("frames that form a state", least=1)
     stack_over_lives: bool = setting("keep the frame stack after a lost life", False)
     clip_rewards: bool = setting("clip rewards to [-1, 1] for learning")
-    options: dict[str, Any] = setting(
-        "keyword arguments of the environment; add one with +env.options.NAME=VALUE", dict
-    )
+    options: dict[str, Any] = setting("its keyword arguments; add one with +env.options.NAME=VALUE", dict)
     random_score: float | None = setting("return of random play, to normalise scores", None)
     random_score_500k: float | None = setting("the same in the paper's table of 500K interactions", None)
     reference_score: float | None = setting("return that is normalised to 1", None)
@@ -97,65 +95,65 @@ class EnvConfig:
 class EpsilonConfig:
     """Probability of a random action: linear from `start` to `end`."""
 
-    start: float = setting("probability of a random action at first", least=0, most=1)
-    end: float = setting("probability of a random action at last", least=0, most=1)
+    start: float = setting("epsilon at first", least=0, most=1)
+    end: float = setting("epsilon at last", least=0, most=1)
     steps: int = setting("interactions from start to end", least=1)
-    begin: int = setting("interaction at which epsilon begins to fall", 0, least=0)
-    with_noise: bool = setting("also act at random where exploration is ucb or greedy", False)
-    evaluation: float = setting("probability of a random action in evaluation", 0.0, least=0, most=1)
+    begin: int = setting("interactions before it falls", 0, least=0)
+    with_noise: bool = setting("also with exploration=ucb or greedy", False)
+    evaluation: float = setting("epsilon in evaluation", 0.0, least=0, most=1)
 
 
 @dataclass
 class AlgoConfig:
     """A point in the space of methods."""
 
-    name: str = setting("name of the algorithm, as chosen by algo=...")
-    family: str = setting("block of the environment's values that applies: env.FAMILY", identity=False)
+    name: str = setting("name of the algorithm")
+    family: str = setting("which env.FAMILY block of values applies", identity=False)
     ensemble_size: int = setting("members K of the ensemble", least=1)
-    bootstrap: str = setting("value of the next state: mean, min, own, others, or the import path of your own rule")
-    double: bool = setting("the online weights choose the next action (Double DQN)")
+    bootstrap: str = setting("rule for the next value: mean, min, own, others, or your own's import path")
+    double: bool = setting("Double DQN: online weights choose actions")
     target_network: int | None = setting("interactions between copies; null: no target network", None, least=1)
-    target_snapshots: int = setting("past copies of the target network that are averaged", least=1)
-    minibatch: str = setting("each member's own, or one for all members", choices=("independent", "shared"))
-    mask_probability: float = setting("probability that a member learns from a transition", above=0, most=1)
-    confidence_temperature: float | None = setting("T of SUNRISE's target weights; null: equal weights", None, above=0)
+    target_snapshots: int = setting("past copies that are averaged", least=1)
+    minibatch: str = setting("one per member, or one for all", choices=("independent", "shared"))
+    mask_probability: float = setting("probability that a member sees a transition", above=0, most=1)
+    confidence_temperature: float | None = setting("T of SUNRISE's weights; null: equal weights", None, above=0)
     prioritized: bool = setting("sample by priority; false: uniformly")
-    priorities: str = setting("each member's own, or the members' mean", choices=("per_member", "shared"))
-    priority_exponent: float = setting("exponent of priorities (omega)", least=0, most=1)
-    importance_start: float = setting("exponent of importance weights (beta) at first", least=0, most=1)
-    importance_end: float = setting("exponent of importance weights at last", least=0, most=1)
-    importance_steps: int | None = setting("interactions from start to end; null: the whole run", None)
+    priorities: str = setting("one per member, or their mean", choices=("per_member", "shared"))
+    priority_exponent: float = setting("exponent of priorities", least=0, most=1)
+    importance_start: float = setting("importance exponent at first", least=0, most=1)
+    importance_end: float = setting("importance exponent at last", least=0, most=1)
+    importance_steps: int | None = setting("interactions in between; null: whole run", None)
     value: str = setting("Q itself, or a distribution over atoms (C51)", choices=("scalar", "categorical"))
     loss: str = setting("loss of scalar values", "squared", choices=("squared", "huber"))
     atoms: int = setting("atoms of a categorical value", least=2)
     value_min: float = setting("lowest atom")
     value_max: float = setting("highest atom")
     dueling: bool = setting("dueling streams of value and advantage")
-    noisy: bool = setting("dense layers with factorised Gaussian noise")
-    noise: float = setting("initial scale of the noise (sigma_0)", above=0)
-    bias_noise: str = setting("what divides the scale of a bias's noise", "fan_in", choices=("fan_in", "fan_out"))
-    shared_noise: bool = setting("acting and learning share one draw of noise per interaction", False)
-    parallel_networks: int = setting("networks whose mean is one member", least=1)
+    noisy: bool = setting("dense layers with Gaussian noise")
+    noise: float = setting("initial scale sigma_0 of noise", above=0)
+    bias_noise: str = setting("what divides the noise of biases", "fan_in", choices=("fan_in", "fan_out"))
+    shared_noise: bool = setting("one draw of noise for acting and learning", False)
+    parallel_networks: int = setting("networks averaged in a member", least=1)
     exploration: str = setting(
-        "how the agent explores in training", choices=("epsilon_greedy", "episode_member", "ucb", "greedy")
+        "how actions are chosen in training", choices=("epsilon_greedy", "episode_member", "ucb", "greedy")
     )
-    ucb_lambda: float = setting("weight of the members' std in exploration=ucb", least=0)
-    ensemble_std: str = setting("std over members (UCB, SUNRISE)", choices=("population", "sample"))
+    ucb_lambda: float = setting("weight of the std in UCB", least=0)
+    ensemble_std: str = setting("std over members", choices=("population", "sample"))
     epsilon: EpsilonConfig = setting("random actions in training and evaluation", EpsilonConfig)
     discount: float = setting("discount gamma", least=0, most=1)
-    multi_step: int = setting("steps of a return before bootstrapping", least=1)
-    batch_size: int = setting("transitions per member and gradient step", least=1)
+    multi_step: int = setting("steps M of a return", least=1)
+    batch_size: int = setting("transitions per member", least=1)
     replay_capacity: int = setting("transitions that replay holds", least=2)
     first_update: int = setting("interaction of the first update", least=1)
-    random_steps: int = setting("interactions with random actions at the start", 0, least=0)
+    random_steps: int = setting("random actions at the start", 0, least=0)
     interactions_per_update: int = setting("interactions between updates", least=1)
     gradient_steps: int = setting("gradient steps per update", least=1)
     learning_rate: float = setting("learning rate of Adam", above=0)
     adam_epsilon: float = setting("epsilon of Adam", above=0)
-    max_gradient_norm: float | None = setting("limit of each member's gradient norm; null: none", above=0)
-    random_shift: int = setting("pixels by which sampled images are shifted at most", least=0)
+    max_gradient_norm: float | None = setting("limit for each member; null: none", above=0)
+    random_shift: int = setting("largest shift of images, pixels", least=0)
     # At most 0.5: the normal draw is cut off at 2, so images are never multiplied by less than 0.
-    random_intensity: float = setting("std of the factor on sampled images; 0: off", 0.0, least=0, most=0.5)
+    random_intensity: float = setting("random brightness of images", 0.0, least=0, most=0.5)
 
 
 @dataclass
@@ -173,7 +171,7 @@ class ProbeConfig:
 
     states: int = setting("initial states at which values are recorded", least=1)
     every: int = setting("interactions between probes", least=1)
-    seed: int = setting("seed of these states, the same in all runs that are compared", least=0)
+    seed: int = setting("seed of these states, the same for all runs", least=0)
 
 
 @dataclass
@@ -201,15 +199,19 @@ class LoggerConfig:
 class Config:
     """One run."""
 
-    seed: int = setting("seed of all randomness; with -m also 0-4", least=0, label=False, compared=False)
-    total_steps: int = setting("interactions with the environment (4 frames each on Atari)", least=1)
+    seed: int = setting("seed of all randomness; 0-4 with -m: five runs", least=0, label=False, compared=False)
+    total_steps: int = setting("interactions with the environment", least=1)
     study: str = setting("directory of the run below the root", label=False, compared=False, content=False)
     label: str | None = setting("name of the run; null: algorithm and overrides", None, label=False, content=False)
     root: str = setting("directory of all runs", identity=False, label=False)
-    device: str = setting("auto, cpu, cuda or cuda:N", label=False, compared=False)
+    device: str = setting("where to train: auto, cpu, cuda or cuda:N", label=False, compared=False)
     threads: int | None = setting("CPU threads; null: all cores", None, least=1, label=False, compared=False)
     compile: str = setting(
-        "compile the learner; auto: if it pays", "auto", choices=("auto", "true", "false"), label=False, compared=False
+        "compile the learner; auto: where it pays",
+        "auto",
+        choices=("auto", "true", "false"),
+        label=False,
+        compared=False,
     )
     cache_targets: bool = setting("reuse values of next states; same results", True, identity=False, label=False)
     replay_on_device: bool = setting("keep the frames of replay on the GPU", False, identity=False, label=False)

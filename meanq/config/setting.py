@@ -68,3 +68,8 @@ def allowed_values(declared: Field[Any]) -> str:
     """The bounds of a field, with null where it is optional."""
     bounds = setting_of(declared).bounds
     return f"{bounds}, or null" if bounds and type(None) in get_args(declared.type) else bounds
+
+
+def as_written(value: object) -> str:
+    """A value as the command line takes it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

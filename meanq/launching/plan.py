@@ -20,6 +20,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from meanq.config.checks import from_omegaconf
 from meanq.config.errors import ConfigError, closest
 from meanq.config.fields import in_label, walk
+from meanq.config.reference import group_choices
 from meanq.config.schema import CONFIG_DIR, Config, register_schema
 from meanq.launching.study import Study, choose, load_study, override_key
 from meanq.rundir.identity import check_directory
@@ -286,9 +287,8 @@ def _unknown_choice(error: MissingConfigException) -> str:
         return _one_line(error)
     if group.startswith("env/"):  # minatar/asterixx is a choice of env, not of env/minatar
         group, name = "env", f"{group.removeprefix('env/')}/{name}"
-    files = (CONFIG_DIR / group).rglob("*.yaml")
-    known = [str(path.relative_to(CONFIG_DIR / group).with_suffix("")) for path in files if path.name[0] != "_"]
-    known += [option for option in error.options or [] if option[0] != "_"]  # what plugins add
+    added_by_plugins = [option for option in error.options or [] if option[0] != "_"]
+    known = [*group_choices(group), *added_by_plugins]
     return f"{group}={name}: there is no such {group.rpartition('/')[2]}{closest(name, set(known))}"
 
 
