@@ -1,15 +1,18 @@
-"""Trained agents evaluated again, otherwise than in training: is a score a matter of how it was measured?
+"""Evaluate trained agents again under several protocols: does a score depend on how it was measured?
 
     python -m analysis.evaluate runs/main_100k                        # greedy, and with noise where there is some
     python -m analysis.evaluate runs/main_100k --epsilon 0.05 --episodes 100
 
-`greedy` is the protocol of every run: the action of the highest mean value, noise off; with as many episodes as in the
-run it has to be the run's last evaluation over again, and where it is not, that is said. `noise`: noisy weights, drawn
-anew for every action. `training`: as the agent explored when its training ended, with noise, an upper bound or random
-actions; not where another member acts in every episode, nor where that is `noise`. `epsilon`: a random action with
-this probability. Episodes are those of the run's own seeds, so that protocols differ in nothing else; `error` is the
-standard error of their mean, `not_greedy` the percentage of actions that are not the greedy one: how much is explored
-at all. A run that is not finished plays with its newest checkpoint.
+Protocols
+greedy      as the run was evaluated: the action of the highest mean value. Repeats the run's last evaluation; a note
+            says where an episode differs.
+noise       noisy weights, drawn anew for every action
+training    as the agent explored at the end of training: noise, upper bound, random actions (not where a member
+            acts for a whole episode, nor where it would equal `noise`)
+epsilon E   greedy, with random actions of probability E
+
+All protocols play the episodes of the run's own seeds. `error` is the standard error of the mean return, `not_greedy`
+the percentage of actions that are not the greedy one. An unfinished run plays with its newest checkpoint.
 """
 
 import argparse

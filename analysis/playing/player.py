@@ -1,7 +1,7 @@
-"""Plays a run's last evaluation again, with its own weights and seeds. The one reader of runs that needs training code.
+"""Plays a run's last evaluation again, with its own weights and seeds.
 
-Nothing named in a run's directory is imported, unless the caller trusts it: fields of its configuration are checked
-against the schema, weights are plain arrays, and an environment has to be one of the package's own kinds.
+Code that a run's directory names is imported only if the caller trusts it: fields of the configuration are checked
+against the schema, weights are plain arrays, and the environment has to be one of meanq's own kinds.
 """
 
 import dataclasses
@@ -37,15 +37,15 @@ from meanq.rundir.layout import WEIGHTS
 from meanq.training.evaluation import Evaluator, Move, evaluation_policy, learned_reward
 from meanq.training.machine import resolve_device, tune_process
 
-# What the readers of a checkpoint and of weights raise where a file is not what its name says.
+# Exceptions of the readers of checkpoints and weights for a damaged file.
 _DAMAGE = (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError, MemoryError)
-# Equal policies on other machines give values that differ in the last digits.
+# Values of the same policy differ in the last digits between machines.
 _TOLERANCE = 1e-4
 
 
 @dataclass
 class Player:
-    """A run's agent at a step, and what has to be said about it."""
+    """A run's agent at a step, with notes for the user."""
 
     config: Config
     agent: Agent
@@ -55,7 +55,7 @@ class Player:
 
 @dataclass
 class Played:
-    """One greedy episode: what was done, and what the members thought at every step (or only at the first)."""
+    """One episode: actions, rewards, and the members' values at every step (or only at the first)."""
 
     index: int
     actions: list[int] = field(default_factory=list)
@@ -75,12 +75,12 @@ class Played:
 
     @property
     def over(self) -> bool:
-        """Played to its end."""
+        """Whether the episode was played to its end."""
         return self.terminal or self.truncated
 
     @property
     def episode_return(self) -> float:
-        """Undiscounted; so far, where it is not over."""
+        """Undiscounted return so far."""
         return sum(self.rewards)
 
     @property
@@ -89,7 +89,7 @@ class Played:
         return float(self.q[0].mean(0).max())
 
     def returns_to_go(self, discount: float, clip: bool) -> np.ndarray:
-        """The discounted return that followed each step, of rewards as learned from."""
+        """The discounted return after each step, of rewards as the learner sees them."""
         returns, after = np.zeros(len(self.rewards)), 0.0
         for t in range(len(self.rewards) - 1, -1, -1):
             returns[t] = after = learned_reward(self.rewards[t], clip) + discount * after
@@ -97,13 +97,16 @@ class Played:
 
 
 def load_player(run: Run, checkpoint: int | None = None, trust: bool = False) -> Player:
-    """The agent at the end of a run, or of its newest checkpoint, or that of a step. AnalysisError: there is none."""
+    """The agent of a finished run, of its newest checkpoint, or of the checkpoint of a step.
+
+    Raises AnalysisError where there is none.
+    """
     config = typed_config(run.config, trust)
     notes: list[str] = []
     online, step = _read_weights(run.directory, config, checkpoint, notes)
     try:
         threads = run.meta.get("threads")
-        tune_process(threads if type(threads) is int and 1 <= threads <= 1024 else 1)  # as many as the run had
+        tune_process(threads if type(threads) is int and 1 <= threads <= 1024 else 1)  # as in the run
         device = resolve_device("auto" if run.meta.get("device") == "cuda" else "cpu")
         env = make_env(config.env, stream(config.seed, "evaluation"))
         network = make_network(config, env)
@@ -116,7 +119,7 @@ def load_player(run: Run, checkpoint: int | None = None, trust: bool = False) ->
 
 
 def typed_config(stored: Mapping[str, Any], trust: bool = False) -> Config:
-    """A run's configuration as the schema has it; AnalysisError names the field that does not fit."""
+    """A stored configuration as the typed object. Raises AnalysisError for a field that does not fit the schema."""
     content: dict[str, Any] = {
         name: value for name, value in stored.items() if is_identity(str(name)) and name != "device"
     }
@@ -130,7 +133,7 @@ def typed_config(stored: Mapping[str, Any], trust: bool = False) -> Config:
         assert isinstance(typed, Config)
         if not trust:
             _check_own(typed.env)
-        # Acting does not depend on how targets are made, so a rule of somebody's own is not imported.
+        # Acting does not depend on the bootstrap rule, so a user's own rule need not be imported.
         typed = dataclasses.replace(typed, algo=dataclasses.replace(typed.algo, bootstrap="mean"))
         check(typed)
     except OmegaConfBaseException as error:
@@ -150,7 +153,7 @@ _HERE = {
 
 
 def _find_reference(node: Any, name: str = "") -> str | None:
-    """The first field whose text OmegaConf would resolve, e.g. to a variable of the environment."""
+    """The first field that OmegaConf would interpolate, e.g. with an environment variable."""
     if isinstance(node, str):
         return name if "${" in node or node == "???" else None
     items = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list) else ()
@@ -159,7 +162,7 @@ def _find_reference(node: Any, name: str = "") -> str | None:
 
 
 def _check_own(env: EnvConfig) -> None:
-    """Raise where making the environment would import code that the configuration names."""
+    """Raise if making the environment would import code that the configuration names."""
     for name, value, foreign in (
         ("env.kind", env.kind, env.kind not in ENVIRONMENTS),
         ("env.id", env.id, env.kind == "gymnasium" and ":" in env.id),
@@ -236,12 +239,12 @@ def play_evaluation(player: Player, keep: Collection[int], steps: int | None = N
 
 
 def _horizon(discount: float) -> float:
-    """Steps after which a reward counts for less than a millionth."""
+    """Steps after which a reward is discounted to less than a millionth."""
     return math.inf if discount == 1 else 1 if discount == 0 else math.ceil(math.log(1e-6) / math.log(discount))
 
 
 def differences(run: Run, player: Player, episodes: list[Played]) -> list[str] | None:
-    """A line for each episode that is not the one in evaluations.csv; None where it has no such evaluation."""
+    """A line per episode that differs from evaluations.csv; None if that has no evaluation at the player's step."""
     rows = run.evaluations[run.evaluations["step"] == player.step].set_index("episode").to_dict("index")
     if not rows:
         return None
@@ -261,7 +264,7 @@ def differences(run: Run, player: Player, episodes: list[Played]) -> list[str] |
 
 @dataclass
 class Picture:
-    """What is to be seen while the action of step t is carried out; t = the number of steps: after the last."""
+    """The screen while the action of step t is carried out; after the last step, t is the number of steps."""
 
     t: int
     rgb: np.ndarray | None  # [height, width, 3]; None: only the frame
@@ -269,9 +272,9 @@ class Picture:
 
 
 class Screening:
-    """Plays episodes a second time, now with pictures: one per frame of the emulator, skipped ones included.
+    """Plays recorded episodes again and renders every frame of the emulator, skipped frames included.
 
-    So the first time is an evaluation like any other, and no picture has to be kept.
+    The evaluation itself renders nothing, so no picture has to be kept in memory.
     """
 
     def __init__(self, player: Player) -> None:
@@ -282,18 +285,20 @@ class Screening:
             self.repeats = int(env.options.get("frame_skip", 4))
             env = dataclasses.replace(env, options={**env.options, "frame_skip": 1})
         elif env.kind == "gymnasium":
-            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # most are drawn by SDL, which then needs no display
+            os.environ.setdefault(
+                "SDL_VIDEODRIVER", "dummy"
+            )  # most environments draw with SDL, which then needs no display
             drawn = {**(env.options.get("make") or {}), "render_mode": "rgb_array"}
             env = dataclasses.replace(env, options={**env.options, "make": drawn})
         generator = stream(player.config.seed, "evaluation")
         try:
             self.env = make_env(env, generator)
-        except ConfigError as error:  # some cannot be drawn, and then take no render_mode
+        except ConfigError as error:  # some cannot be rendered, and take no render_mode
             self.notes.append(f"its observations are drawn, because {error}")
             self.env = make_env(player.config.env, generator)
 
     def pictures(self, played: Played) -> Iterator[Picture]:
-        """From the first state to the last. AnalysisError where the same actions lead elsewhere."""
+        """Pictures from the first state to the last. Raises AnalysisError if the same actions lead elsewhere."""
         self.env.seed(stream(self._player.config.seed, "evaluation", self._player.step, played.index))
         frame = self.env.reset()
         for t, action in enumerate(played.actions):

@@ -1,4 +1,4 @@
-"""What a run takes from the machine it is on: device, cores, memory, and whether its learner is compiled."""
+"""Device, cores and memory of the machine, and whether the learner is compiled."""
 
 import contextlib
 import ctypes
@@ -16,28 +16,28 @@ from meanq.learning.learner import why_not_compile
 
 
 def resolve_device(device: str) -> torch.device:
-    """`auto` takes a GPU where there is one."""
+    """The device; `auto` is a GPU if there is one."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(device)
 
 
 def thread_count(config: Config) -> int:
-    """The cores this job may use."""
+    """Threads of the run: as configured, or all cores that this job may use."""
     if config.threads is not None:
         return config.threads
     return int(os.environ.get("SLURM_CPUS_PER_TASK") or len(os.sched_getaffinity(0)))
 
 
 def updates(config: Config) -> int:
-    """Gradient steps of a run."""
+    """Number of gradient steps of a run."""
     algo = config.algo
     interactions = config.total_steps - algo.first_update + algo.interactions_per_update
     return max(0, interactions // algo.interactions_per_update) * algo.gradient_steps
 
 
 def resolve_compile(config: Config, device: torch.device) -> tuple[bool, str]:
-    """Whether to compile the learner, and why. `auto` does where the time it takes is won back by the end."""
+    """Whether to compile the learner, and why. `auto` compiles if the run is long enough to win the time back."""
     count = updates(config)
     if config.compile == "false" or (config.compile == "auto" and count < _COMPILE_FROM_UPDATES):
         reason = "compile=false" if config.compile == "false" else f"{count:,} updates are too few for it to pay"
@@ -56,7 +56,7 @@ _COMPILE_FROM_UPDATES = 20_000
 
 
 def tune_process(threads: int) -> None:
-    """Settings of the whole process that the learner's speed depends on; they change no result."""
+    """Set what the learner's speed depends on in the whole process. Results do not change."""
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)  # denormal Adam moments can make a step ten times slower
     # Tensors of some megabytes are freed and asked for again every step. By default glibc returns such memory to the
@@ -69,7 +69,7 @@ def tune_process(threads: int) -> None:
 
 
 def trim_memory() -> None:
-    """Give back to the system what was freed: compiling takes a gigabyte or two for a while."""
+    """Return freed memory to the system: compiling takes a gigabyte or two for a while."""
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
@@ -78,7 +78,7 @@ MEMORY_SHARE = "MEANQ_MEMORY_SHARE"  # bytes; set for runs that a sweep starts s
 
 
 def available_memory() -> int:
-    """Free memory, within the limits that a container, a scheduler (cgroup v2) or a sweep sets on this process."""
+    """Free memory in bytes, within the limits of a container or scheduler (cgroup v2) and of a sweep's share."""
     free = min(psutil.virtual_memory().available, int(os.environ.get(MEMORY_SHARE, sys.maxsize)))
     try:
         group = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
@@ -95,7 +95,7 @@ def available_memory() -> int:
             stat = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
         except (OSError, ValueError):
             continue
-        if limit.isdigit():  # cached files count as used, but give way
+        if limit.isdigit():  # cached files count as used, but can be dropped
             free = min(free, max(0, int(limit) - used + int(stat.get("inactive_file", 0))))
     return free
 

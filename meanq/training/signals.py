@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop become a wish, which the loop grants where its state can be saved."""
+"""Signals that stop a run set a flag, which the session honours at the next safe point."""
 
 import signal
 import threading
@@ -6,22 +6,21 @@ import time
 from types import FrameType, TracebackType
 from typing import Any
 
-# Ctrl-C; what systems and schedulers send before they kill; a terminal that was closed; what SLURM sends through
-# submitit before a time limit.
+# Ctrl-C; the signal before a kill; a closed terminal; SLURM's warning before a time limit (through submitit).
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
-ONE_CTRL_C_SECONDS = 0.5  # a wrapper such as `timeout` passes on what the terminal has sent to us already
+ONE_CTRL_C_SECONDS = 0.5  # a wrapper such as `timeout` may send the same Ctrl-C again
 
 
 def hold_stop_signals() -> None:
-    """Keep such signals back until a run is ready for them.
+    """Block these signals until a run is ready for them.
 
-    For a process that is about to import much: an exception that a handler raises inside an import can be swallowed.
+    For a process that is about to import much: an exception raised by a handler inside an import can be swallowed.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
 class StopSignals:
-    """Within this context such a signal only sets `wanted`; a second Ctrl-C acts at once."""
+    """Within this context a signal only sets `wanted`; a second Ctrl-C acts at once."""
 
     def __init__(self) -> None:
         self.wanted: int | None = None
@@ -29,11 +28,11 @@ class StopSignals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
-        if threading.current_thread() is threading.main_thread():  # only there can handlers be set
+        if threading.current_thread() is threading.main_thread():  # handlers can be set only there
             for number in _SIGNALS:
                 if signal.getsignal(number) != signal.SIG_IGN:  # nohup
                     self._before[number] = signal.signal(number, self._want)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)  # what was held back comes now
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)  # blocked signals arrive now
         return self
 
     def __exit__(
@@ -41,7 +40,7 @@ class StopSignals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        if kind is None and self.wanted is not None:  # it came too late for this run, but others may follow
+        if kind is None and self.wanted is not None:  # too late for this run, but others may follow
             self.hand_over()
         self._before.clear()
 
@@ -54,9 +53,9 @@ class StopSignals:
         self.wanted, self._since = number, now
 
     def hand_over(self, frame: FrameType | None = None) -> None:
-        """Let whoever handled the signal before do so now: submitit queues the job again. Without one, exit.
+        """Call the handler of before, e.g. submitit's, which queues the job again; without one, exit.
 
-        Returns where that handler chose to go on (submitit's does on SIGTERM: SLURM will end the job itself).
+        Returns if that handler returns (submitit's does on SIGTERM: SLURM will end the job itself).
         """
         number, self.wanted = self.wanted, None
         assert number is not None
