@@ -1,4 +1,7 @@
-"""Output that may go away while runs go on: a terminal is closed, a pipe has lost its reader, a log its disk."""
+"""Keep training when the output goes away: a closed terminal, a pipe without a reader, a log on a full disk.
+
+Without this, the next line that a run prints would raise OSError and end the run.
+"""
 
 import contextlib
 import os
@@ -7,29 +10,27 @@ from typing import Any, TextIO
 
 
 class LastingOutput:
-    """A text stream that is silent from its first failure on, instead of ending the run that speaks."""
+    """A text stream that discards everything after its first failure instead of raising."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """As of a file."""
         try:
             return self._stream.write(text)
         except OSError:
-            self._silence()
+            self._discard()
             return len(text)
 
     def flush(self) -> None:
-        """As of a file."""
         try:
             self._stream.flush()
         except OSError:
-            self._silence()
+            self._discard()
 
-    def _silence(self) -> None:
-        """What the stream still holds would fail again when the process ends, and change its exit code."""
-        with contextlib.suppress(OSError, ValueError):  # it may have no descriptor, or be closed
+    def _discard(self) -> None:
+        """Point the descriptor to /dev/null: flushing the rest at exit would fail again and change the exit code."""
+        with contextlib.suppress(OSError, ValueError):  # the stream may have no descriptor, or be closed
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
@@ -39,5 +40,5 @@ class LastingOutput:
 
 
 def outlive_terminal() -> None:
-    """Let this process go on, in silence, when its standard output or error goes away."""
+    """Let this process go on silently when its standard output or error goes away."""
     sys.stdout, sys.stderr = LastingOutput(sys.stdout), LastingOutput(sys.stderr)

@@ -1,8 +1,7 @@
-"""What a run will take: a rough estimate in hours, from the arithmetic its networks do."""
+"""Estimate the hours of runs from the arithmetic of their networks; the table of --dry-run."""
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
 
 from rich.console import Console
 from rich.table import Table
@@ -11,6 +10,7 @@ from meanq.config.errors import ConfigError
 from meanq.config.schema import AlgoConfig, Config
 from meanq.envs import Environment, make_env
 from meanq.launching.plan import Plan
+from meanq.launching.seeds import seed_ranges
 from meanq.learning.bootstrap import bootstrap_rule
 from meanq.learning.build import make_network, weight_shapes
 from meanq.learning.networks import parameter_count
@@ -27,7 +27,7 @@ MACHINE = "2 CPU cores"
 
 
 def evaluations_per_update(algo: AlgoConfig) -> int:
-    """States that one network evaluates in one gradient step; a learned-from state counts three (forward, backward)."""
+    """Count the states that networks evaluate in one gradient step; forward and backward together count as three."""
     members, batch = algo.ensemble_size, algo.batch_size
     all_members = bootstrap_rule(algo.bootstrap).all_members or algo.confidence_temperature is not None
     rows = members if algo.minibatch == "independent" and all_members else 1
@@ -37,13 +37,13 @@ def evaluations_per_update(algo: AlgoConfig) -> int:
 
 
 class Estimator:
-    """Seconds of a run. Environments are made once each, to ask for their shapes."""
+    """Estimates the seconds of runs. Makes each environment once, for its shapes."""
 
     def __init__(self) -> None:
         self._envs: dict[str, Environment] = {}
 
     def seconds(self, config: Config) -> float:
-        """Acting and learning; evaluations, whose games may be short or long, are left out."""
+        """Estimate acting and learning, without evaluations, since the length of their games is not known."""
         algo = config.algo
         if config.env.name not in self._envs:
             self._envs[config.env.name] = _make_env(config)
@@ -62,13 +62,13 @@ def _make_env(config: Config) -> Environment:
         return make_env(config.env, stream(0, "cost"))
     except ConfigError:
         raise
-    except Exception as error:  # an environment of one's own may fail of anything
+    except Exception as error:  # an environment of the user may raise anything
         what = f"env={config.env.name}: it cannot be made ({type(error).__name__}: {error})"
         raise ConfigError(f"{what}; a run of it, without --dry-run or +study=, shows the traceback") from error
 
 
 def show_plan(console: Console, plan: Plan) -> None:
-    """The runs and what they will take, before the first begins."""
+    """Print the runs and their estimated hours."""
     study = plan.study
     if study is not None:
         console.print(f"[bold]{study.name}[/], scale {plan.scale} ({study.scale(plan.scale).machine})", highlight=False)
@@ -104,17 +104,6 @@ def show_plan(console: Console, plan: Plan) -> None:
         highlight=False,
         soft_wrap=True,
     )
-
-
-def seed_ranges(seeds: Iterable[int]) -> str:
-    """0-4,7, as one would write them."""
-    parts: list[list[int]] = []
-    for seed in sorted(seeds):
-        if parts and seed == parts[-1][1] + 1:
-            parts[-1][1] = seed
-        else:
-            parts.append([seed, seed])
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in parts)
 
 
 def _hours(hours: float) -> str:

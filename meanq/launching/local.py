@@ -1,4 +1,4 @@
-"""hydra/launcher=local: several runs at once on one machine, each in a process of its own, cores divided among them."""
+"""hydra/launcher=local: several runs at once on one machine, each in its own process with its own cores."""
 
 import contextlib
 import ctypes
@@ -10,44 +10,44 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from types import FrameType
 from typing import IO, Any
 
 from hydra import version
-from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 
 from meanq.config.errors import ConfigError
 from meanq.config.schema import Config
 from meanq.launching.closed_terminal import outlive_terminal
-from meanq.launching.launch import frozen_configs, result
-from meanq.launching.study import override_key
+from meanq.launching.hydra_bridge import run_in_this_process
+from meanq.launching.jobs import override_key
+from meanq.launching.launch import context_for, frozen_configs, job_return
 from meanq.training.signals import ONE_CTRL_C_SECONDS, hold_stop_signals
 
-# What stops a sweep, and what its runs are sent then. A closed terminal stops it as `kill` does.
+# Signals that stop a sweep, and the signal that its runs receive then.
 _STOPPING = {
     signal.SIGINT: signal.SIGINT,
     signal.SIGTERM: signal.SIGTERM,
-    signal.SIGHUP: signal.SIGTERM,
+    signal.SIGHUP: signal.SIGTERM,  # a closed terminal stops the runs as `kill` does
     signal.SIGUSR2: signal.SIGUSR2,
 }
-HYDRA_VERSION = "1.3"
 _POLL_SECONDS = 0.1
-_LOOK_SECONDS = 0.2  # at how busy the cores are
-_LAST_WORDS_SECONDS = 2.0
+_CORE_LOAD_SECONDS = 0.2  # over which the load of the cores is measured
+_LAST_LINES_SECONDS = 2.0
 
 
 class LocalRunError(RuntimeError):
-    """A run in a process of its own ended badly."""
+    """A run in another process failed or was killed."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one of the runs at once may use."""
+    """The cores and the GPU of one run."""
 
     cores: tuple[int, ...]
     gpu: str | None
@@ -56,7 +56,7 @@ class Share:
 def divide(
     cores: Sequence[int], gpus: Sequence[str], runs: int, jobs: int | None = None, threads: int | None = None
 ) -> list[Share]:
-    """One share per run at once, all of the same size; `gpus` are named where the runs use them."""
+    """Divide a machine into equal shares, one per run at once. `gpus` is empty where the runs use none."""
     if jobs is None:
         jobs = min(len(gpus), len(cores)) if gpus else len(cores) // (threads or 1)
     jobs = max(1, min(jobs, runs))
@@ -68,102 +68,86 @@ def divide(
 
 
 def run_names(job_overrides: Sequence[Sequence[str]]) -> list[str]:
-    """What tells these runs apart: the overrides that not all of them have, padded to one width."""
+    """Name each run by the overrides that not all runs share, padded to one width."""
     common = set(job_overrides[0]).intersection(*job_overrides)
     names = []
     for overrides in job_overrides:
-        telling = [o for o in overrides if o not in common and override_key(o) != "label"]
-        names.append(" ".join(telling) or "run")
+        own = [o for o in overrides if o not in common and override_key(o) != "label"]
+        names.append(" ".join(own) or "run")
     width = max(map(len, names))
     return [name.ljust(width) for name in names]
 
 
 class LocalLauncher(Launcher):
-    """Starts a process per run, as many at once as there are shares."""
+    """Starts one process per run, as many at once as there are shares."""
 
     def __init__(self, jobs: int | None, threads: int | None) -> None:
         for name, value in (("jobs", jobs), ("threads", threads)):
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ConfigError(f"hydra.launcher.{name}={value}: write a whole number of 1 or more, or null")
         self._jobs, self._threads = jobs, threads
-        self._config = DictConfig({})
-        self._context: HydraContext | None = None
-        self._task_function: TaskFunction | None = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Take what Hydra gives to every launcher."""
+        """Store what Hydra gives to every launcher."""
         self._context, self._task_function, self._config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run all; whoever fails, fails alone. A signal that stops the sweep is passed on and waited for."""
-        from meanq.training.machine import MEMORY_SHARE, available_memory  # which takes torch
+        """Run all jobs; a failure of one does not affect the others. A stop signal is passed on to the runs."""
+        from meanq.training.machine import MEMORY_SHARE, available_memory  # imports torch
 
         frozen = frozen_configs(self._context)
         configs = [frozen.config(overrides) for overrides in job_overrides]
-        directories = [frozen.directory(overrides) for overrides in job_overrides]
         names = run_names(job_overrides)
         threads = max((c.threads for c in configs if c.threads), default=self._threads)
-        shares = divide(available_cores(), gpus_of(configs), len(configs), self._jobs, threads)
-        each = len(shares[0].cores)
-        # A replay is filled bit by bit, so what a run finds free says nothing of what the others are going to take.
-        environment = {MEMORY_SHARE: str(available_memory() // len(shares))}
-        _say(f"{len(configs)} runs, {len(shares)} at once with {each} core(s) each; lines begin with the run's name")
+        free = divide(available_cores(), gpus_of(configs), len(configs), self._jobs, threads)
+        # Replays fill up slowly, so the memory that is free when a run starts is not all for that run.
+        memory = {MEMORY_SHARE: str(available_memory() // len(free))}
+        _say(
+            f"{len(configs)} runs, {len(free)} at once with {len(free[0].cores)} core(s) each; "
+            "lines begin with the run's name"
+        )
         waiting = list(range(len(configs)))
-        free = list(shares)
         running: dict[int, _Child] = {}
         failures: dict[int, LocalRunError] = {}
-        with _Signals() as signals:
+        with _StopSignals() as signals:
             while running or (waiting and signals.stop is None):
                 while waiting and free and signals.stop is None:
                     i = waiting.pop(0)
-                    payload = self._payload(job_overrides[i], initial_job_idx + i)
-                    running[i] = _Child(names[i], payload, free.pop(0), environment, configs[i].device)
-                if signals.stop is not None and signals.newly_stopped():
-                    _say(f"stopping {len(running)} run(s), which save first; another Ctrl-C kills them")
-                    for child in running.values():
-                        child.process.send_signal(_STOPPING[signals.stop])
-                if signals.kill:
-                    for child in running.values():
-                        child.process.kill()
+                    overrides = list(job_overrides[i])
+                    context = context_for(self._context, overrides)
+                    job = (context, self._task_function, self._config, overrides, initial_job_idx + i)
+                    running[i] = _Child(names[i], job, free.pop(0), memory, configs[i].device)
+                signals.pass_on([child.process for child in running.values()])
                 for i in [i for i, child in running.items() if child.process.poll() is not None]:
                     child = running.pop(i)
                     free.append(child.share)
-                    outcome = child.end()
-                    if outcome:
-                        failures[i] = LocalRunError(f"{directories[i]}: {describe(outcome)}")
-                    how = "killed" if signals.kill else describe(outcome)
-                    left = len(waiting) + len(running)
-                    _say(f"{names[i]} | {how}; {left} run(s) to go")
+                    code = child.exit_code()
+                    if code:
+                        failures[i] = LocalRunError(f"{frozen.directory(job_overrides[i])}: {describe(code)}")
+                    how = "killed" if signals.kill else describe(code)
+                    _say(f"{names[i]} | {how}; {len(waiting) + len(running)} run(s) to go")
                 time.sleep(_POLL_SECONDS)
         if signals.stop == signal.SIGINT:
             raise KeyboardInterrupt
         if signals.stop is not None:
             raise SystemExit(128 + signals.stop)
-        return [result(overrides, failures.get(i)) for i, overrides in enumerate(job_overrides)]
-
-    def _payload(self, overrides: Sequence[str], number: int) -> tuple[Any, ...]:
-        assert self._context is not None
-        context = HydraContext(
-            config_loader=frozen_configs(self._context).only(overrides),  # type: ignore[arg-type]
-            callbacks=self._context.callbacks,
-        )
-        return context, self._task_function, self._config, list(overrides), number
+        return [job_return(overrides, failures.get(i)) for i, overrides in enumerate(job_overrides)]
 
 
 class _Child:
-    """A run in a process of its own, and the threads that pass on what it says."""
+    """A run in its own process, and the threads that print its output."""
 
-    def __init__(self, name: str, payload: tuple[Any, ...], share: Share, more: Mapping[str, str], device: str) -> None:
+    def __init__(self, name: str, job: tuple[Any, ...], share: Share, memory: dict[str, str], device: str) -> None:
         self.share = share
         threads = str(len(share.cores))
-        environment = {**os.environ, **more, "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, **memory, "PYTHONUNBUFFERED": "1"}
         environment |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-        environment.pop("SLURM_CPUS_PER_TASK", None)  # of the whole allocation, where the sweep runs inside a job
-        if share.gpu is not None and ":" not in device:  # cuda:1 is a wish to be respected
+        environment.pop("SLURM_CPUS_PER_TASK", None)  # counts the cores of all runs, where the sweep is a SLURM job
+        if share.gpu is not None and ":" not in device:  # device=cuda:1 chooses its own GPU
             environment["CUDA_VISIBLE_DEVICES"] = share.gpu
         with tempfile.TemporaryFile() as file:
             pickle.dump(share.cores, file)
-            pickle.dump(payload, file)
+            pickle.dump(job, file)
             file.seek(0)
             self.process = subprocess.Popen(
                 [sys.executable, "-c", "from meanq.launching.local import child; child()"],
@@ -173,39 +157,44 @@ class _Child:
                 text=True,
                 errors="replace",
                 env=environment,
-                start_new_session=True,  # so that Ctrl-C in a terminal reaches it once, through us
+                start_new_session=True,  # Ctrl-C in a terminal reaches the run once, through this process
             )
         streams = ((self.process.stdout, sys.stdout), (self.process.stderr, sys.stderr))
-        self._speakers = [threading.Thread(target=_pass_on, args=(name, *pair), daemon=True) for pair in streams]
-        for speaker in self._speakers:
-            speaker.start()
+        self._printers = [threading.Thread(target=_print_lines, args=(name, *pair), daemon=True) for pair in streams]
+        for printer in self._printers:
+            printer.start()
 
-    def end(self) -> int:
-        """Its exit code, after its last words. A process it left behind may hold the pipe open: no waiting for that."""
-        for speaker in self._speakers:
-            speaker.join(_LAST_WORDS_SECONDS)
+    def exit_code(self) -> int:
+        """Wait for the last lines, but not for ever: a process that the run left behind may hold the pipe open."""
+        for printer in self._printers:
+            printer.join(_LAST_LINES_SECONDS)
         return self.process.returncode
 
 
-@dataclass
-class _Signals:
-    """Notes what the sweep is asked to do, while it is entered."""
+class _StopSignals:
+    """While entered, notes signals that ask the sweep to stop or, after a second Ctrl-C, to kill its runs."""
 
-    stop: signal.Signals | None = None
-    kill: bool = False
-    _when: float = 0.0
-    _seen: bool = False
-    _before: dict[signal.Signals, Any] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.stop: signal.Signals | None = None
+        self.kill = False
+        self._when = 0.0
+        self._passed_on = False
+        self._before: dict[signal.Signals, Any] = {}
 
-    def newly_stopped(self) -> bool:
-        """Once, when the first signal has come."""
-        new = self.stop is not None and not self._seen
-        self._seen = self.stop is not None
-        return new
+    def pass_on(self, processes: Sequence["subprocess.Popen[str]"]) -> None:
+        """Stop the processes, once, or kill them."""
+        if self.stop is not None and not self._passed_on:
+            self._passed_on = True
+            _say(f"stopping {len(processes)} run(s), which save first; another Ctrl-C kills them")
+            for process in processes:
+                process.send_signal(_STOPPING[self.stop])
+        if self.kill:
+            for process in processes:
+                process.kill()
 
-    def __enter__(self) -> "_Signals":
+    def __enter__(self) -> "_StopSignals":
         for number in _STOPPING:
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup and the like
+            if signal.getsignal(number) != signal.SIG_IGN:  # ignored under nohup, for example
                 self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -220,34 +209,34 @@ class _Signals:
             self.kill = True
 
 
-_speaking = threading.Lock()
+_output_lock = threading.Lock()  # lines of different threads must not mix
 
 
 def _say(line: str, stream: IO[str] | None = None) -> None:
-    with _speaking:
+    with _output_lock:
         print(line, file=stream or sys.stdout, flush=True)
 
 
-def _pass_on(name: str, source: IO[str], to: IO[str]) -> None:
+def _print_lines(name: str, source: IO[str], to: IO[str]) -> None:
     for line in source:
         _say(f"{name} | {line.rstrip()}", to)
 
 
 def available_cores() -> list[int]:
-    """Those that this process may use; inside a SLURM job, no more than that has.
+    """Return the cores that this process may use; inside a SLURM job, at most as many as the job has.
 
-    Idle ones come first: runs are bound to their cores, and another sweep may have bound its own to the others.
+    Idle cores come first: runs are bound to their cores, and another sweep may have bound its runs to the others.
     """
     import psutil
 
     cores = sorted(os.sched_getaffinity(0))
-    load = dict(enumerate(psutil.cpu_percent(interval=_LOOK_SECONDS, percpu=True)))
+    load = dict(enumerate(psutil.cpu_percent(interval=_CORE_LOAD_SECONDS, percpu=True)))
     cores.sort(key=lambda core: load.get(core, 0.0) > 50)
     return cores[: int(os.environ.get("SLURM_CPUS_PER_TASK") or len(cores))]
 
 
 def gpus_of(configs: Sequence[Config]) -> list[str]:
-    """The GPUs that this process may use, by the names CUDA has for them; none where all runs are on the CPU."""
+    """Return the names of the GPUs that this process may use; empty where all runs are on the CPU."""
     if all(config.device == "cpu" for config in configs):
         return []
     import torch
@@ -259,36 +248,24 @@ def gpus_of(configs: Sequence[Config]) -> list[str]:
 
 
 def describe(code: int) -> str:
-    """How a process ended, by its exit code."""
+    """Explain the exit code of a process."""
     if code < 0:
-        name = signal.Signals(-code).name
         hint = "; was memory short?" if -code == signal.SIGKILL else ""
-        return f"killed by signal {-code} ({name}{hint})"
+        return f"killed by signal {-code} ({signal.Signals(-code).name}{hint})"
     if code > 128:
         return f"stopped by signal {code - 128}"
     return "finished" if code == 0 else f"failed with exit code {code}"
 
 
 def child() -> None:
-    """One run; what it is comes through standard input."""
+    """Run the job that is pickled on standard input."""
     _stop_with_parent()
     hold_stop_signals()
     outlive_terminal()
     os.sched_setaffinity(0, pickle.load(sys.stdin.buffer))  # before anything counts the cores
+    version.setbase("1.3")
     try:
-        context, task_function, master_config, overrides, number = pickle.load(sys.stdin.buffer)
-        setup_globals()
-        version.setbase(HYDRA_VERSION)
-        config = context.config_loader.load_sweep_config(master_config, overrides)
-        with open_dict(config.hydra.job):
-            config.hydra.job.id = config.hydra.job.num = number
-        returned = run_job(
-            hydra_context=context,
-            task_function=task_function,
-            config=config,
-            job_dir_key="hydra.sweep.dir",
-            job_subdir_key="hydra.sweep.subdir",
-        )
+        returned = run_in_this_process(*pickle.load(sys.stdin.buffer))
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     if returned.status == JobStatus.FAILED:
@@ -297,7 +274,7 @@ def child() -> None:
 
 
 def _stop_with_parent() -> None:
-    """Where the process that started this one is killed, stop as if by `kill`. Linux can do that, others cannot."""
+    """Receive SIGTERM when the parent process is killed. Only Linux supports this."""
     set_parent_death_signal = 1
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)

@@ -1,7 +1,7 @@
 """Studies: a question and the runs that answer it, one file each in ablations/."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -25,7 +25,7 @@ class Scale:
 
 @dataclass
 class Study:
-    """What is asked, what the paper answers, and what would refute that."""
+    """A question, the paper's answer, what would refute it, and the runs that decide."""
 
     name: str
     question: str
@@ -34,7 +34,6 @@ class Study:
     scales: dict[str, Scale]
 
     def scale(self, name: str | None) -> Scale:
-        """The scale of this name."""
         known = ", ".join(self.scales)
         if name is None:
             raise ConfigError(f"+study={self.name}: it needs a scale; write scale= and one of {known}")
@@ -44,12 +43,12 @@ class Study:
 
 
 def study_names() -> list[str]:
-    """All studies of ablations/."""
+    """Return the names of all studies in ablations/."""
     return sorted(path.stem for path in STUDY_DIR.glob("*.yaml"))
 
 
 def load_study(name: str) -> Study:
-    """A study of ablations/, or a file of one's own, named by a path that ends in .yaml."""
+    """Load a study of ablations/ by name, or any other file by a path that ends in .yaml."""
     own = name.endswith(".yaml")
     path = Path(name) if own else STUDY_DIR / f"{name}.yaml"
     if not path.is_file():
@@ -78,27 +77,21 @@ def _text(value: str) -> str:
     return " ".join(value.split())
 
 
-def override_key(override: str) -> str:
-    """The field of an override, without + or ~."""
-    return override.lstrip("+~").partition("=")[0]
+def split_study(overrides: Sequence[str]) -> tuple[Study | None, str | None, list[str]]:
+    """Split overrides into the study, the name of its scale, and the rest."""
+    rest = [o for o in overrides if not o.startswith(("+study=", "scale="))]
+    study, scale = (_only_value(overrides, key) for key in ("+study=", "scale="))
+    if study is None:
+        if scale is not None:
+            raise ConfigError(f"scale={scale}: only a study has scales; write +study=... scale={scale}")
+        return None, None, rest
+    loaded = load_study(study)
+    loaded.scale(scale)  # raises where there is none of that name
+    return loaded, scale, rest
 
 
-def choose(
-    jobs: Sequence[Sequence[str]], choices: dict[str, set[str]], study: str, unwritten: Callable[[list[str], str], str]
-) -> list[list[str]]:
-    """Those jobs of a study that have one of the chosen values in every chosen field.
-
-    `unwritten`: the value that a job has in a field which it does not override. It takes time, so it is asked last.
-    """
-    kept = [list(job) for job in jobs]
-    for key, values in sorted(choices.items(), key=lambda choice: not all(_written(job, choice[0]) for job in jobs)):
-        found = [(_written(job, key) or [unwritten(job, key)])[-1] for job in kept]
-        for value in sorted(values - set(found)):
-            known = ", ".join(sorted(set(found), key=lambda text: (len(text), text)))
-            raise ConfigError(f"{key}={value}: not among these runs of +study={study}; choose from {known}")
-        kept = [job for job, value in zip(kept, found, strict=True) if value in values]
-    return kept
-
-
-def _written(job: Sequence[str], key: str) -> list[str]:
-    return [override.partition("=")[2] for override in job if override_key(override) == key]
+def _only_value(overrides: Sequence[str], key: str) -> str | None:
+    values = [o.removeprefix(key) for o in overrides if o.startswith(key)]
+    if len(values) > 1:
+        raise ConfigError(f"{key}{values[1]}: one {key.strip('+=')} at a time")
+    return values[0] if values else None

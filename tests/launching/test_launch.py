@@ -11,27 +11,25 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from hydra._internal.hydra import Hydra
-from hydra._internal.utils import create_config_search_path
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.utils import JobReturn, JobStatus
-from hydra.types import RunMode
+from hydra.types import HydraContext
 from omegaconf import OmegaConf, open_dict
 
 from meanq.config.checks import from_omegaconf
 from meanq.config.errors import ConfigError
 from meanq.config.schema import CONFIG_DIR
-from meanq.launching import slurm as slurm_launcher
-from meanq.launching.launch import FrozenConfigs, launch
+from meanq.launching import slurm_queue
+from meanq.launching.hydra_bridge import sweep_config
+from meanq.launching.launch import FrozenConfigs, context_for, frozen_configs, launch
 from meanq.launching.local import LocalLauncher, Share, available_cores, describe, divide, run_names
-from meanq.launching.plan import Plan, hydra_arguments, plan, register_schema
-from meanq.launching.slurm import QueueEntry, Submitted, Waiting, already_queued, ask_queue, explain_rejection, remember
+from meanq.launching.plan import Plan, plan
+from meanq.launching.slurm import explain_rejection
+from meanq.launching.slurm_queue import QueueEntry, Submitted, Waiting, already_queued, ask_queue, remember
 
 PROJECT = Path(__file__).parents[2]
 
 
 def planned(*arguments: str) -> Plan:
-    register_schema()
     found = plan(["-m", *arguments])
     assert found is not None
     return found
@@ -63,7 +61,8 @@ def test_a_launcher_gets_the_configurations_that_were_checked_whatever_happens_t
 def test_one_jobs_share_of_a_sweep_does_not_grow_with_it(tmp_path: Path) -> None:
     a_plan = planned("algo=meanq,dqn,rainbow", "env=chain,hero", "seed=0", f"root={tmp_path}")
     all_of_them = frozen(a_plan)
-    one = all_of_them.only(a_plan.job_overrides[0])
+    context = HydraContext(config_loader=all_of_them, callbacks=None)  # type: ignore[arg-type]
+    one = frozen_configs(context_for(context, a_plan.job_overrides[0]))
     assert one.config(a_plan.job_overrides[0]) == a_plan.configs[0]
     with pytest.raises(KeyError):
         one.config(a_plan.job_overrides[1])
@@ -174,7 +173,7 @@ def test_what_sbatch_refuses_is_told_by_field(sbatch: str, says: str) -> None:
     assert explain_rejection(sbatch, PARAMS) == says
 
 
-def test_queued_jobs_are_found_again(tmp_path: Path) -> None:
+def test_queued_jobs_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [Submitted(f"7_{i}", tmp_path / f"seed_{i}") for i in range(4)]
     remember(tmp_path, runs, "meanq-default")
     queue = {
@@ -183,14 +182,16 @@ def test_queued_jobs_are_found_again(tmp_path: Path) -> None:
         "7_2": QueueEntry("CANCELLED", "None", "meanq-default"),
         "7_3": QueueEntry("RUNNING", "None", "somebody-elses"),
     }
-    assert already_queued(tmp_path, queue, "meanq-default") == {run.directory: run for run in runs[:2]}
+    monkeypatch.setattr(slurm_queue, "queue", lambda: queue)
+    assert already_queued(tmp_path, "meanq-default") == {run.directory: run for run in runs[:2]}
+    assert already_queued(tmp_path / "empty", "meanq-default") == {}
 
 
 def test_a_queue_that_is_not_known_is_asked_again_and_then_nothing_is_submitted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers = [None, None, {}]
-    monkeypatch.setattr(slurm_launcher, "queue", lambda: answers.pop(0))
+    monkeypatch.setattr(slurm_queue, "queue", lambda: answers.pop(0))
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     assert ask_queue(tries=3) == {}
     answers += [None, None]
@@ -203,14 +204,14 @@ def test_waiting_ends_for_jobs_that_are_killed_gone_or_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The queue answers late, once not at all; a job that is queued again is not taken for ended."""
-    monkeypatch.setattr(slurm_launcher, "ENDED_SECONDS", 5.0)
+    monkeypatch.setattr(slurm_queue, "ENDED_SECONDS", 5.0)
     clock = [0.0]
     fake_time = SimpleNamespace(  # for the launcher alone: other threads of the tests need the real one
         sleep=lambda seconds: clock.__setitem__(0, clock[0] + seconds),
         monotonic=lambda: clock[0],
         strftime=time.strftime,
     )
-    monkeypatch.setattr(slurm_launcher, "time", fake_time)
+    monkeypatch.setattr(slurm_queue, "time", fake_time)
     running = QueueEntry("RUNNING", "None", "x")
 
     def finish(job: str, status: JobStatus, value: object = None) -> None:
@@ -253,12 +254,11 @@ def documentation(kind: str) -> list[str]:
 
 
 def test_the_commands_of_the_documentation_name_runs_and_a_launcher(tmp_path: Path) -> None:
-    register_schema()
     commands = [line for block in documentation("bash") for line in block.splitlines() if "meanq.run" in line]
     assert len(commands) == 3
     for command in commands:
         words = command.partition("meanq.run ")[2].partition(" >")[0].split()
-        found = plan(hydra_arguments([*words, f"root={tmp_path}"]))
+        found = plan([*words, f"root={tmp_path}"])
         assert found is not None and found.multirun and len(found.configs) == 10
 
 
@@ -268,14 +268,8 @@ def test_a_labs_own_launcher_file_extends_ours(tmp_path: Path) -> None:
     own.mkdir(parents=True)
     (own / "mylab.yaml").write_text(block)
     found = planned("--config-dir", str(tmp_path / "my_conf"), "hydra/launcher=mylab", "seed=0", f"root={tmp_path}")
-    hydra = Hydra.create_main_hydra2("meanq", create_config_search_path(found.config_path))
-    try:
-        composed = hydra.compose_config(
-            "config", found.shared_overrides, RunMode.MULTIRUN, with_log_configuration=False
-        )
-    finally:
-        GlobalHydra.instance().clear()
-    launcher = composed.hydra.launcher
+    with sweep_config(found.config_path, "config", found.shared_overrides) as composed:
+        launcher = composed.hydra.launcher
     assert (launcher._target_, launcher.partition, launcher.timeout_min, launcher.mem_gb) == (
         "meanq.launching.slurm.SlurmLauncher",
         "gpu",

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from meanq.config.errors import ConfigError
-from meanq.launching.plan import expand_seed_ranges, hydra_arguments, plan, register_schema, run_label
+from meanq.launching.labels import run_label
+from meanq.launching.plan import hydra_arguments, plan
+from meanq.launching.seeds import expand_seed_ranges, seed_ranges
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,11 @@ def test_seeds_that_cannot_be(written: str, says: str) -> None:
         expand_seed_ranges([written])
 
 
+@pytest.mark.parametrize(("seeds", "text"), [([0, 1, 2], "0-2"), ([3], "3"), ([7, 0, 1, 4, 5], "0-1,4-5,7")])
+def test_seeds_are_written_as_ranges(seeds: list[int], text: str) -> None:
+    assert seed_ranges(seeds) == text
+
+
 def test_options_may_stand_anywhere() -> None:
     assert hydra_arguments(["algo=dqn", "-m", "seed=0-1"]) == ["-m", "algo=dqn", "seed=0,1"]
     assert hydra_arguments(["env=hero", "--cfg", "job", "algo=dqn"]) == [
@@ -75,7 +82,6 @@ def test_long_labels_fit_a_file_name_and_stay_apart() -> None:
 
 
 def test_the_users_own_example_is_ten_runs_of_atari(tmp_path: Path) -> None:
-    register_schema()
     arguments = hydra_arguments(["-m", "algo=meanq,ens_dqn", "env=seaquest", "seed=0-4", f"root={tmp_path}"])
     planned = plan(arguments)
     assert planned is not None and planned.multirun
@@ -88,19 +94,16 @@ def test_the_users_own_example_is_ten_runs_of_atari(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("launcher", ["slurm", "submitit_local", "basic"])
 def test_every_launcher_composes(launcher: str, tmp_path: Path) -> None:
-    register_schema()
     planned = plan(["-m", f"hydra/launcher={launcher}", "seed=0,1", f"root={tmp_path}"])
     assert planned is not None and [config.label for config in planned.configs] == ["meanq", "meanq"]
 
 
 def test_two_runs_in_one_directory_are_refused(tmp_path: Path) -> None:
-    register_schema()
     with pytest.raises(ConfigError, match="the same directory"):
         plan(["-m", "algo=meanq,dqn", "label=mine", f"root={tmp_path}"])
 
 
 def test_an_algorithm_file_of_ones_own_needs_no_edit_of_the_package(tmp_path: Path) -> None:
-    register_schema()
     own = tmp_path / "my_conf" / "algo"
     own.mkdir(parents=True)
     (own / "pair.yaml").write_text("defaults:\n  - maxmin\n  - _self_\n\nname: pair\nensemble_size: 2\n")
@@ -111,7 +114,6 @@ def test_an_algorithm_file_of_ones_own_needs_no_edit_of_the_package(tmp_path: Pa
 
 
 def test_a_sweep_and_a_single_run_call_the_same_run_the_same(tmp_path: Path) -> None:
-    register_schema()
     fields = ("algo.dueling=false", "algo.double=True", "algo.learning_rate=1e-3", f"root={tmp_path}")
     for written in (fields, ("algo.double=true", "algo.dueling=False", "algo.learning_rate=0.001", fields[-1])):
         alone, one, sweep = (
@@ -129,7 +131,6 @@ def test_large_and_small_numbers_have_names_of_their_own() -> None:
 
 
 def test_what_follows_the_seed_does_so_in_every_run_of_a_sweep(tmp_path: Path) -> None:
-    register_schema()
     own = tmp_path / "my_conf" / "env"
     own.mkdir(parents=True)
     defaults = "defaults:\n  - minatar/asterix@_here_\n  - _self_\n"
@@ -139,7 +140,6 @@ def test_what_follows_the_seed_does_so_in_every_run_of_a_sweep(tmp_path: Path) -
 
 
 def test_of_two_seeds_the_last_counts_as_in_hydra(tmp_path: Path) -> None:
-    register_schema()
     planned = plan(["seed=1", "seed=2", f"root={tmp_path}"])
     assert planned is not None and [config.seed for config in planned.configs] == [2]
 
@@ -155,7 +155,6 @@ def test_of_two_seeds_the_last_counts_as_in_hydra(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_about_launchers_and_names_are_one_line(arguments: list[str], says: str, tmp_path: Path) -> None:
-    register_schema()
     with pytest.raises(ConfigError, match=says) as caught:
         plan([*arguments, f"root={tmp_path}"])
     assert len(str(caught.value)) < 200

@@ -14,8 +14,8 @@ from meanq import run
 from meanq.config.errors import ConfigError
 from meanq.config.fields import field_value, flatten
 from meanq.config.schema import Config
-from meanq.launching.cost import Estimator, evaluations_per_update, seed_ranges
-from meanq.launching.plan import Plan, hydra_arguments, plan, register_schema
+from meanq.launching.cost import Estimator, evaluations_per_update
+from meanq.launching.plan import Plan, plan
 from meanq.launching.study import STUDY_DIR, load_study, study_names
 from tests.helpers import algo_config, compose
 
@@ -23,8 +23,7 @@ SCALES = [(name, scale) for name in study_names() for scale in load_study(name).
 
 
 def planned(root: Path, *arguments: str) -> Plan:
-    register_schema()
-    result = plan(hydra_arguments(["-m", *arguments, f"root={root}"]))
+    result = plan(["-m", *arguments, f"root={root}"])
     assert result is not None
     return result
 
@@ -248,7 +247,6 @@ def test_a_mistake_gets_a_clear_line(arguments: list[str], says: str, tmp_path: 
 
 
 def test_a_study_without_m_is_refused(tmp_path: Path) -> None:
-    register_schema()
     one = ["seed=0", "algo=ens_dqn", "algo.target_network=null"]
     for chosen in ([], one):
         with pytest.raises(ConfigError, match=r"\+study=sampling: this names several runs; add -m"):
@@ -332,11 +330,6 @@ def test_estimates_grow_with_the_work() -> None:
     assert seconds(half) == pytest.approx(seconds(dqn) / 2, rel=0.01)
     once, five = (compose(f"algo={a}", "env=minatar/asterix") for a in ("rainbow", "rainbow_more_updates"))
     assert 3 < seconds(five) / seconds(once) < 5
-
-
-@pytest.mark.parametrize(("seeds", "text"), [([0, 1, 2], "0-2"), ([3], "3"), ([7, 0, 1, 4, 5], "0-1,4-5,7")])
-def test_seed_ranges(seeds: list[int], text: str) -> None:
-    assert seed_ranges(seeds) == text
 
 
 def test_every_file_of_ablations_is_a_study() -> None:

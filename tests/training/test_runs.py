@@ -17,9 +17,9 @@ from meanq.config.schema import CONFIG_DIR
 from meanq.envs import Environment, Step
 from meanq.rundir import circumstances
 from meanq.rundir.files import write_atomically
+from meanq.status.summary import time_shares
 from meanq.training.clock import PARTS, Clock
 from meanq.training.machine import MEMORY_SHARE
-from meanq.training.terminal import time_shares
 from tests.short_runs import SHORT, SilentReporter, make_run, train, weights
 
 DETERMINISTIC = ("evaluations.csv", "training.csv", "probes.npz", "weights.safetensors", "config.yaml")

@@ -1,0 +1,88 @@
+"""The table at the end of `python -m meanq.run`: what became of its runs, and where the time went."""
+
+import csv
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import mean, stdev
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from meanq.rundir.files import read_object, read_status
+from meanq.rundir.layout import EVALUATIONS, META, TIMINGS
+from meanq.rundir.reader import Outcome
+
+
+def print_summary(console: Console, outcomes: Mapping[Path, Outcome]) -> None:
+    """Print a row per run, the shares of time, and the reasons of failures."""
+    table = Table(title="Runs", title_justify="left", header_style="bold")
+    for name in ("environment", "algorithm", "seed", "state"):
+        table.add_column(name, overflow="fold")
+    for name in ("steps", "return", "V(s0)", "bias", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for directory, outcome in outcomes.items():
+        env, label, seed = directory.parts[-3:]
+        steps = f"{read_status(directory).get('step', 0):,}"
+        cells = [*_evaluation_cells(directory), _duration(directory)]
+        table.add_row(env, label, seed.removeprefix("seed_"), outcome.state, steps, *cells)
+    console.print(table)
+    lines = []
+    if shares := time_shares(outcomes):
+        lines.append("Time: " + ", ".join(f"{part} {share:.0%}" for part, share in shares.items() if share >= 0.005))
+    failed = {directory: outcome.reason for directory, outcome in outcomes.items() if outcome.state == "failed"}
+    lines += [f"{directory} failed: {escape(reason)}" for directory, reason in failed.items()]
+    if len(outcomes) > 1:
+        counts = Counter(outcome.state for outcome in outcomes.values())
+        lines.append(", ".join(f"{count} {state}" for state, count in counts.items()))
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def time_shares(directories: Iterable[Path]) -> dict[str, float]:
+    """Return the share of each part of the loop in the total time of these runs, the largest first."""
+    seconds: Counter[str] = Counter()
+    total = 0.0
+    for directory in directories:
+        before = 0
+        for row in _read(directory / TIMINGS):
+            steps, before = int(row["step"]) - before, int(row["step"])
+            elapsed = steps / max(float(row["steps_per_second"]), 1e-9)
+            total += elapsed
+            for name, share in row.items():
+                if name.startswith("share_"):
+                    seconds[name.removeprefix("share_")] += elapsed * float(share)  # type: ignore[assignment]
+    return {part: spent / total for part, spent in seconds.most_common()} if total else {}
+
+
+def _evaluation_cells(directory: Path) -> list[str]:
+    """Return, V(s0) and bias of the last evaluation."""
+    rows = _read(directory / EVALUATIONS)
+    last = [row for row in rows if row["step"] == rows[-1]["step"]]
+    if not last:
+        return ["-", "-", "-"]
+    returns = [float(row["return"]) for row in last]
+    spread = f" ± {stdev(returns):.1f}" if len(returns) > 1 else ""
+    value = mean(float(row["value"]) for row in last)
+    bias = mean(float(row["value"]) - float(row["discounted_return"]) for row in last)
+    return [f"{mean(returns):.1f}{spread}", f"{value:.2f}", f"{bias:+.2f}"]
+
+
+def _read(table: Path) -> list[dict[str, str]]:
+    try:
+        with table.open(newline="") as file:
+            return list(csv.DictReader(file))
+    except FileNotFoundError:
+        return []
+
+
+def _duration(directory: Path) -> str:
+    try:
+        seconds = read_object(directory / META).get("seconds")
+    except FileNotFoundError:
+        return "-"
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
