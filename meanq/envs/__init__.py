@@ -1,4 +1,7 @@
-"""Environments: one small interface over emulators, MinAtar, exact MDPs and anything in gymnasium."""
+"""Environments: one small interface over emulators, MinAtar, exact MDPs and anything in gymnasium.
+
+May import config.
+"""
 
 import inspect
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""From a command line to runs: plans, studies, cost estimates, and launchers for this machine or a cluster.
+"""From a command line to runs: plan them, estimate their cost, launch them here or on a cluster, execute each.
 
-May import all but mirrors and status.
+`command` is `python -m meanq.run`, `hydra_bridge` alone touches Hydra's internals. May import everything but `run`.
 """

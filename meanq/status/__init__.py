@@ -1,1 +1,4 @@
-"""`python -m meanq.status`: what every run below a directory is doing. May import config and rundir."""
+"""What runs are doing and what became of them: `python -m meanq.status`, and the table at the end of a command.
+
+May import config and rundir.
+"""

@@ -19,6 +19,7 @@ from meanq.config.checks import from_omegaconf
 from meanq.config.errors import ConfigError
 from meanq.config.schema import CONFIG_DIR
 from meanq.launching import slurm_queue
+from meanq.launching.execute import RunFailedError
 from meanq.launching.hydra_bridge import sweep_config
 from meanq.launching.launch import FrozenConfigs, context_for, frozen_configs, launch
 from meanq.launching.local import LocalLauncher, Share, available_cores, describe, divide, run_names
@@ -245,6 +246,16 @@ def test_waiting_ends_for_jobs_that_are_killed_gone_or_failed(
     assert "left no result (no longer in the queue)" in str(outcomes["gone"])
     said = capsys.readouterr().out
     assert "squeue does not answer" in said and said.strip().endswith("2 done, 3 failed")
+
+
+def test_a_job_that_an_older_version_submitted_says_so() -> None:
+    with pytest.raises(ImportError, match=r"older version of meanq; cancel it"):
+        pickle.loads(b"cmeanq.slurm_launcher\nSlurmLauncher\n.")
+
+
+def test_a_failure_survives_the_way_back_from_a_job() -> None:
+    failure = pickle.loads(pickle.dumps(RunFailedError(Path("runs/x"), 2)))
+    assert failure.code == 2 and str(failure).startswith("runs/x: not started, because its configuration")
 
 
 def documentation(kind: str) -> list[str]:

@@ -1,0 +1,90 @@
+"""Imports inside meanq/ follow one order, and each sub-package says what lives in it."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+MEANQ = PROJECT / "meanq"
+# A package may import those of its own line and of the lines above.
+ORDER = (
+    ("rng",),
+    ("config",),
+    ("replay", "learning", "envs", "metrics"),
+    ("rundir",),
+    ("training",),
+    ("launching", "mirrors", "status"),
+    ("run", "dashboard", "wandb_upload", "slurm_launcher"),
+)
+RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
+# Imports against the order that are still to be removed: (importing module, imported package).
+KNOWN = {
+    ("meanq.rundir.writer", "training"),
+}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PROJECT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(node: ast.AST, module: str) -> Iterator[str]:
+    """Modules that a tree imports, inside functions too, but not under TYPE_CHECKING."""
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        return
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"{module}: a relative import"
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    for child in ast.iter_child_nodes(node):
+        yield from imported(child, module)
+
+
+IMPORTS = {
+    module_name(path): set(imported(ast.parse(path.read_text()), module_name(path)))
+    for path in sorted(MEANQ.rglob("*.py"))
+}
+
+
+def edges() -> set[tuple[str, str]]:
+    """(module, package of meanq that it imports)."""
+    return {
+        (module, name.split(".")[1])
+        for module, names in IMPORTS.items()
+        for name in names
+        if name.startswith("meanq.") and module != "meanq"
+    }
+
+
+def package(module: str) -> str:
+    return module.split(".")[1]
+
+
+def test_imports_follow_the_order() -> None:
+    against = {(module, name) for module, name in edges() if RANK[name] > RANK[package(module)]}
+    assert against - KNOWN == set(), "imports against the order"
+    assert KNOWN - against == set(), "no longer needed: remove from KNOWN"
+
+
+def test_packages_of_one_line_do_not_import_each_other_in_a_circle() -> None:
+    pairs = {(package(module), name) for module, name in edges() if RANK[package(module)] == RANK[name]}
+    assert {(a, b) for a, b in pairs if a < b and (b, a) in pairs} == set()
+
+
+def test_nothing_imports_analysis() -> None:
+    assert {module for module, names in IMPORTS.items() if any(n.split(".")[0] == "analysis" for n in names)} == set()
+
+
+def test_one_module_imports_the_internals_of_hydra() -> None:
+    users = {module for module, names in IMPORTS.items() if any(name.startswith("hydra._") for name in names)}
+    assert users == {"meanq.launching.hydra_bridge"}
+
+
+@pytest.mark.parametrize("path", sorted(MEANQ.glob("*/__init__.py")), ids=lambda path: path.parent.name)
+def test_a_package_says_what_lives_in_it_and_what_it_may_import(path: Path) -> None:
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    assert len(text) > 40 and re.search(r"\b[Ii]mports?\b", text), text
