@@ -85,17 +85,11 @@ def show_plan(console: Console, plan: Plan) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     total = 0.0
     for (env, label), configs in groups.items():
-        hours = estimator.seconds(configs[0]) / 3600
-        total += hours * len(configs)
-        table.add_row(
-            env,
-            label,
-            seed_ranges(config.seed for config in configs),
-            str(len(configs)),
-            f"{configs[0].total_steps:,}",
-            _hours(hours),
-            _hours(hours * len(configs)),
-        )
+        each = estimator.seconds(configs[0]) / 3600
+        hours = each * len(configs)
+        total += hours
+        seeds, steps = seed_ranges(config.seed for config in configs), f"{configs[0].total_steps:,}"
+        table.add_row(env, label, seeds, str(len(configs)), steps, _hours(each), _hours(hours))
     console.print(table)
     count, place = len(plan.configs), f"{plan.configs[0].root}/{plan.configs[0].study}"
     console.print(

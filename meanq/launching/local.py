@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import IO, Any
 
 from hydra import version
@@ -27,15 +26,8 @@ from meanq.launching.closed_terminal import outlive_terminal
 from meanq.launching.hydra_bridge import run_in_this_process
 from meanq.launching.jobs import override_key
 from meanq.launching.launch import context_for, frozen_configs, job_return
-from meanq.training.signals import ONE_CTRL_C_SECONDS, hold_stop_signals
+from meanq.training.signals import StopSignals, hold_stop_signals
 
-# Signals that stop a sweep, and the signal that its runs receive then.
-_STOPPING = {
-    signal.SIGINT: signal.SIGINT,
-    signal.SIGTERM: signal.SIGTERM,
-    signal.SIGHUP: signal.SIGTERM,  # a closed terminal stops the runs as `kill` does
-    signal.SIGUSR2: signal.SIGUSR2,
-}
 _POLL_SECONDS = 0.1
 _CORE_LOAD_SECONDS = 0.2  # over which the load of the cores is measured
 _LAST_LINES_SECONDS = 2.0
@@ -109,28 +101,35 @@ class LocalLauncher(Launcher):
         waiting = list(range(len(configs)))
         running: dict[int, _Child] = {}
         failures: dict[int, LocalRunError] = {}
-        with _StopSignals() as signals:
-            while running or (waiting and signals.stop is None):
-                while waiting and free and signals.stop is None:
-                    i = waiting.pop(0)
-                    overrides = list(job_overrides[i])
-                    context = context_for(self._context, overrides)
-                    job = (context, self._task_function, self._config, overrides, initial_job_idx + i)
-                    running[i] = _Child(names[i], job, free.pop(0), memory, configs[i].device)
-                signals.pass_on([child.process for child in running.values()])
-                for i in [i for i, child in running.items() if child.process.poll() is not None]:
-                    child = running.pop(i)
-                    free.append(child.share)
-                    code = child.exit_code()
-                    if code:
-                        failures[i] = LocalRunError(f"{frozen.directory(job_overrides[i])}: {describe(code)}")
-                    how = "killed" if signals.kill else describe(code)
-                    _say(f"{names[i]} | {how}; {len(waiting) + len(running)} run(s) to go")
-                time.sleep(_POLL_SECONDS)
-        if signals.stop == signal.SIGINT:
-            raise KeyboardInterrupt
-        if signals.stop is not None:
-            raise SystemExit(128 + signals.stop)
+        stopping = False
+        with StopSignals() as signals:  # leaving it exits as the signal demands
+            try:
+                while running or (waiting and not stopping):
+                    while waiting and free and signals.wanted is None:
+                        i = waiting.pop(0)
+                        overrides = list(job_overrides[i])
+                        context = context_for(self._context, overrides)
+                        job = (context, self._task_function, self._config, overrides, initial_job_idx + i)
+                        running[i] = _Child(names[i], job, free.pop(0), memory, configs[i].device)
+                    if signals.wanted is not None and not stopping:
+                        stopping = True
+                        _say(f"stopping {len(running)} run(s), which save first; another Ctrl-C kills them")
+                        for child in running.values():
+                            child.stop(signals.wanted)
+                    for i in [i for i, child in running.items() if child.process.poll() is not None]:
+                        child = running.pop(i)
+                        free.append(child.share)
+                        code = child.exit_code()
+                        if code:
+                            failures[i] = LocalRunError(f"{frozen.directory(job_overrides[i])}: {describe(code)}")
+                        _say(f"{names[i]} | {describe(code)}; {len(waiting) + len(running)} run(s) to go")
+                    time.sleep(_POLL_SECONDS)
+            except KeyboardInterrupt:  # the second Ctrl-C
+                for i, child in running.items():
+                    child.process.kill()
+                    child.exit_code()
+                    _say(f"{names[i]} | killed; {len(waiting)} run(s) to go")
+                raise
         return [job_return(overrides, failures.get(i)) for i, overrides in enumerate(job_overrides)]
 
 
@@ -164,49 +163,16 @@ class _Child:
         for printer in self._printers:
             printer.start()
 
+    def stop(self, number: int) -> None:
+        """Pass on a signal; a closed terminal (SIGHUP) stops a run as `kill` does."""
+        self.process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+
     def exit_code(self) -> int:
         """Wait for the last lines, but not for ever: a process that the run left behind may hold the pipe open."""
+        self.process.wait()
         for printer in self._printers:
             printer.join(_LAST_LINES_SECONDS)
         return self.process.returncode
-
-
-class _StopSignals:
-    """While entered, notes signals that ask the sweep to stop or, after a second Ctrl-C, to kill its runs."""
-
-    def __init__(self) -> None:
-        self.stop: signal.Signals | None = None
-        self.kill = False
-        self._when = 0.0
-        self._passed_on = False
-        self._before: dict[signal.Signals, Any] = {}
-
-    def pass_on(self, processes: Sequence["subprocess.Popen[str]"]) -> None:
-        """Stop the processes, once, or kill them."""
-        if self.stop is not None and not self._passed_on:
-            self._passed_on = True
-            _say(f"stopping {len(processes)} run(s), which save first; another Ctrl-C kills them")
-            for process in processes:
-                process.send_signal(_STOPPING[self.stop])
-        if self.kill:
-            for process in processes:
-                process.kill()
-
-    def __enter__(self) -> "_StopSignals":
-        for number in _STOPPING:
-            if signal.getsignal(number) != signal.SIG_IGN:  # ignored under nohup, for example
-                self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.stop is None:
-            self.stop, self._when = signal.Signals(number), time.monotonic()
-        elif number == signal.SIGINT and time.monotonic() - self._when > ONE_CTRL_C_SECONDS:
-            self.kill = True
 
 
 _output_lock = threading.Lock()  # lines of different threads must not mix

@@ -30,7 +30,6 @@ class Plan:
     """The runs that a command line asks for."""
 
     configs: list[Config]
-    multirun: bool
     jobs: list[Job]
     shared_overrides: list[str]  # of Hydra itself, and of where the runs are stored
     config_path: str
@@ -102,17 +101,8 @@ def plan(arguments: Sequence[str]) -> Plan | None:
                 raise ConfigError(f"{several}: this names several runs; add -m to run them all")
         configs = _compose_all(jobs, compose_run)
     location = [o for o in jobs[0].overrides if override_key(o) in ("root", "study")]
-    result = Plan(
-        configs,
-        bool(options.multirun),
-        jobs,
-        [*of_hydra, *location],
-        f"file://{config_path}",
-        config_name,
-        launcher,
-        study,
-        scale,
-    )
+    shared = [*of_hydra, *location]
+    result = Plan(configs, jobs, shared, f"file://{config_path}", config_name, launcher, study, scale)
     _check_directories(result)
     return result
 

@@ -20,6 +20,8 @@ from hydra.core.utils import JobReturn
 from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher as SubmititSlurmLauncher
 from omegaconf import OmegaConf
+from submitit import AutoExecutor
+from submitit.core.utils import FailedJobError, FailedSubmissionError, JobPaths
 
 from meanq.config.errors import ConfigError
 from meanq.launching.launch import context_for, frozen_configs, job_return
@@ -72,7 +74,7 @@ class SlurmLauncher(SubmititSlurmLauncher):
             self._announce(submitted)
             jobs |= {job.directory: job for job in submitted}
         try:
-            failures = Waiting(list(jobs.values()), self._result_path).wait(queue)
+            failures = Waiting(list(jobs.values()), lambda job_id: self._paths(job_id).result_pickle).wait(queue)
         except KeyboardInterrupt:
             print(
                 "\nLeft; the jobs go on. Give the same command again to wait for them; to cancel: scancel "
@@ -89,14 +91,12 @@ class SlurmLauncher(SubmititSlurmLauncher):
 
     def _submit(self, job_overrides: Sequence[Sequence[str]]) -> list[str]:
         """Submit jobs, as an array if there are several, and return their ids."""
-        import submitit
-
         assert self.config is not None
         Path(str(self.config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
         folder = self._index_folder()
         first = not folder.exists()
         try:
-            executor = submitit.AutoExecutor(
+            executor = AutoExecutor(
                 cluster="slurm",
                 folder=self.params["submitit_folder"],
                 slurm_max_num_timeout=self.params["max_num_timeout"],
@@ -112,7 +112,7 @@ class SlurmLauncher(SubmititSlurmLauncher):
                         arguments = (list(overrides), "hydra.sweep.dir", number, str(number), Singleton.get_state())
                         jobs.append(executor.submit(launcher, *arguments))
                 return [str(job.job_id) for job in jobs]
-        except (submitit.core.utils.FailedJobError, submitit.core.utils.FailedSubmissionError) as error:
+        except (FailedJobError, FailedSubmissionError) as error:
             if first:
                 shutil.rmtree(folder, ignore_errors=True)
             raise ConfigError(explain_rejection(str(error), self.params)) from None
@@ -129,18 +129,10 @@ class SlurmLauncher(SubmititSlurmLauncher):
         return parameters
 
     def _index_folder(self) -> Path:
-        from submitit.core.utils import JobPaths
-
         return JobPaths.get_first_id_independent_folder(self.params["submitit_folder"])
 
-    def _paths(self, job_id: str) -> Any:
-        from submitit.core.utils import JobPaths
-
+    def _paths(self, job_id: str) -> JobPaths:
         return JobPaths(self.params["submitit_folder"], job_id=job_id)
-
-    def _result_path(self, job_id: str) -> Path:
-        path: Path = self._paths(job_id).result_pickle
-        return path
 
     def _announce(self, submitted: Sequence[Submitted]) -> None:
         array = array_of(submitted[0].job_id)

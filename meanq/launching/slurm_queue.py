@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hydra.core.utils import JobStatus
+from submitit.core.utils import pickle_load
 
 from meanq.config.errors import ConfigError
 from meanq.rundir.files import read_status, write_atomically
@@ -182,8 +183,6 @@ def _listed(path: Path) -> bool:
 
 def failure_in(path: Path, job: Submitted) -> BaseException | None:
     """Read a job's result file; None if the run finished."""
-    from submitit.core.utils import pickle_load
-
     outcome, returned = pickle_load(path)
     if outcome == "error":  # the job failed outside of the run; `returned` is a traceback
         last = returned.strip().splitlines()[-1]

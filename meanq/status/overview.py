@@ -58,7 +58,7 @@ class Overview:
     def table(self, collapse: bool | None, width: int, most: int = COLLAPSE_ABOVE) -> list[RenderableType]:
         """One row per run or per label, reasons of failures, and what could not be read."""
         collapsed = len(self.runs) > most if collapse is None else collapse
-        rows = self._label_rows() if collapsed else [self._run_row(run) for run in self.runs]
+        rows = self._label_rows() if collapsed else self._run_rows()
         failed = [(run.directory, run.reason or "") for run in self.runs if run.state == "failed"]
         unread = [(run.directory, problem) for run in self.runs for problem in run.problems]
         hint = Text("One row for all seeds of a label; --all shows every run.", style="dim")
@@ -82,20 +82,8 @@ class Overview:
                 text += f" ({len(running) - len(etas)} of them without an estimate yet)"
         return Text(f"{text}.", style="bold")
 
-    def _run_row(self, run: RunStatus) -> Row:
-        return {
-            "environment": self._environments[run.directory],
-            "label": run.label,
-            "seed": Path(run.directory).name if run.seed is None else str(run.seed),
-            "state": run.state,
-            "steps": f"{_steps(run.step)}/{_steps(run.total_steps)}",
-            "done": _percent(run.share),
-            "return": _number(run.evaluation_return),
-            "at step": _steps(run.evaluation_step),
-            "steps/s": _speed(run.steps_per_second),
-            "ETA": _duration(run.eta_seconds),
-            "heartbeat": _duration(run.heartbeat_age_seconds),
-        }
+    def _run_rows(self) -> list[Row]:
+        return [_run_row(run, self._environments[run.directory]) for run in self.runs]
 
     def _label_rows(self) -> list[Row]:
         rows = []
@@ -123,6 +111,22 @@ class Overview:
         return rows
 
 
+def _run_row(run: RunStatus, environment: str) -> Row:
+    return {
+        "environment": environment,
+        "label": run.label,
+        "seed": Path(run.directory).name if run.seed is None else str(run.seed),
+        "state": run.state,
+        "steps": f"{_steps(run.step)}/{_steps(run.total_steps)}",
+        "done": _percent(run.share),
+        "return": _number(run.evaluation_return),
+        "at step": _steps(run.evaluation_step),
+        "steps/s": _speed(run.steps_per_second),
+        "ETA": _duration(run.eta_seconds),
+        "heartbeat": _duration(run.heartbeat_age_seconds),
+    }
+
+
 def comparable_returns(runs: Sequence[RunStatus]) -> tuple[int | None, list[float]]:
     """Return a step, and the returns of the runs whose last evaluation was at that step.
 
@@ -140,31 +144,15 @@ def comparable_returns(runs: Sequence[RunStatus]) -> tuple[int | None, list[floa
 
 def details(run: RunStatus) -> list[RenderableType]:
     """All about one run; its traceback if it failed."""
-    progress = evaluation = process = None
-    if run.step is not None and run.total_steps is not None:
-        progress = f"{run.step:,} of {run.total_steps:,} steps ({_percent(run.share)})"
-    if run.evaluation_step is not None:
-        evaluation = f"return {_number(run.evaluation_return)} at step {run.evaluation_step:,}"
-    if run.pid is not None:
-        process = f"{run.pid} on {run.host or 'an unknown host'}" + ", gone" * (run.state == "killed")
-    facts = {
-        "environment": run.environment,
-        "label": run.label,
-        "seed": str(run.seed),
-        "state": run.state,
-        "reason": run.reason,
-        "cannot be read": "; ".join(run.problems) or None,
-        "progress": progress or "unknown",
-        "checkpoint": None if run.checkpoint is None else f"step {run.checkpoint:,}",
-        "evaluation": evaluation or "none yet",
-        "speed": None if run.steps_per_second is None else f"{_speed(run.steps_per_second)} steps/s",
-        "done": None if run.eta_seconds is None else _clock(run.eta_seconds),
-        "heartbeat": None if run.heartbeat_age_seconds is None else f"{_duration(run.heartbeat_age_seconds)} ago",
-        "process": process,
+    facts = _run_row(run, run.environment) | {
+        "reason": run.reason or "-",
+        "cannot be read": "; ".join(run.problems) or "-",
+        "checkpoint": _steps(run.checkpoint),
+        "process": "-" if run.pid is None else f"{run.pid} on {run.host or 'an unknown host'}",
     }
     grid = Table.grid(padding=(0, 2))
     for name, value in facts.items():
-        if value is not None:
+        if value != "-":
             style = _STYLES[run.state] if name == "state" else ""
             grid.add_row(Text(f"  {name}", style="dim"), Text(printable(value), style=style, overflow="fold"))
     return [Text(printable(run.directory), style="bold"), grid, *_traceback(run)]

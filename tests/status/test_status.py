@@ -446,7 +446,9 @@ def test_tracebacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "default" / "breakout" / "meanq" / "seed_2")]) == 0
     output = capsys.readouterr().out
     assert all(line in output for line in TRACEBACK.splitlines())
-    assert "400 of 1,000 steps (40%)" in output and "return 1.00 at step 300" in output
+    facts = dict(re.findall(r"^  (\S.*?)  +(\S.*?) *$", output, re.MULTILINE))
+    assert (facts["steps"], facts["done"], facts["return"], facts["at step"]) == ("400/1K", "40%", "1.00", "300")
+    assert facts["reason"] == "RuntimeError: out of memory" and "process" not in facts
 
 
 def test_many_runs_are_collapsed_unless_all_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
