@@ -34,7 +34,7 @@ from analysis.report.page import (
     picture,
     render,
 )
-from analysis.results.commands import Command, commands
+from analysis.results.rerun_commands import Command, commands
 from analysis.runs import AnalysisError, RunSet
 
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -344,10 +344,10 @@ class Report:
         blocks: list[Block] = [
             Text(
                 "These commands make the runs again with this version of meanq, below runs/ (add root=DIRECTORY for "
-                "another place; runs that are finished there are skipped). They follow from the recorded "
-                "configurations."
+                "another place; runs that are finished there are skipped). They repeat the overrides that the runs "
+                "recorded."
             ),
-            Lines([f"{made.label}: {made.text}" for made in self._made], "notes"),
+            Lines([made.text for made in self._made], "notes"),
         ]
         for env in self._found.envs:
             frame = tables.differences(self._found, env)

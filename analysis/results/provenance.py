@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from analysis.results.commands import commands
+from analysis.results.rerun_commands import commands
 from analysis.runs import AnalysisError, Run, RunSet
 from meanq.config.fields import ABSENT, field_value, flatten, is_compared
 

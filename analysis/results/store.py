@@ -18,6 +18,7 @@ import yaml
 from analysis.figures.kinds import KINDS, read_tables
 from analysis.figures.tables import need, read_table
 from analysis.results.provenance import without_paths
+from analysis.results.rerun_commands import PRIVATE, public_overrides
 from analysis.runs import Run, RunSet, differing_fields, read_runs
 from meanq.rundir import writer as layout
 
@@ -88,9 +89,10 @@ def _check_older_tables(found: RunSet, directory: Path) -> None:
 def _copy(run: Run, place: Path) -> None:
     """The files that analysis reads, without what tells of the machine's user."""
     place.mkdir(parents=True, exist_ok=True)
-    config = {name: value for name, value in run.config.items() if name not in ("root", "logger")}
+    config = {name: value for name, value in run.config.items() if name not in PRIVATE}
     (place / layout.CONFIG).write_text(yaml.safe_dump(config, sort_keys=False))
     meta = {name: value for name, value in run.meta.items() if name not in ("host", "platform")}
+    meta |= {"overrides": public_overrides(meta)} if "overrides" in meta else {}
     meta |= {"earlier": [_without_host(part) for part in meta["earlier"]]} if "earlier" in meta else {}
     status = {name: run.status[name] for name in ("state", "total_steps", "step") if name in run.status}
     if "reason" in run.status:

@@ -204,7 +204,7 @@ def test_the_runs_are_checked_against_the_scale_of_the_study(tmp_path: Path) -> 
         "make reproduce STUDY=target_network SCALE=minatar" in page
         and "| runs | 1 of the 90 of this scale, and 2 that are none of it; " in page
     )
-    assert "python -m meanq.run -m algo=dqn env=minatar/breakout" in page
+    assert "# mine: command not recorded; config.yaml of each run has every value" in page
     assert "- Question: What does a lagging target network do" in page
     with pytest.raises(SystemExit, match=r"scale=tiny: .* choose from paper, minatar"):
         keep(tmp_path / "runs", tmp_path / "out", "--scale", "tiny")
@@ -396,6 +396,7 @@ def test_tables_that_were_kept_without_runs_are_not_replaced_by_those_of_fewer(t
 def test_a_kept_run_is_small_and_tells_nothing_of_its_machine(tmp_path: Path) -> None:
     directory = write_run(tmp_path / "runs", "boxing", "dqn", 0, {10: 1}, overrides={"root": "/home/alice/runs"})
     meta = {"host": "alices-laptop", "platform": "x", "commit": "abc", "earlier": [{"to_step": 5, "host": "alices"}]}
+    meta["overrides"] = ["algo=dqn", "root=/home/alice/runs", "logger.entity=alice"]
     (directory / "meta.json").write_text(json.dumps(meta))
     (directory / "weights.safetensors").write_bytes(b"alice")
     (directory / "checkpoint").mkdir()
@@ -404,7 +405,8 @@ def test_a_kept_run_is_small_and_tells_nothing_of_its_machine(tmp_path: Path) ->
         *("config.yaml", "meta.json", "status.json", "evaluations.csv", "timings.csv")
     }
     assert not any(b"alice" in content for content in kept.values())
-    assert json.loads(kept["runs/boxing/dqn/seed_0/meta.json"]) == {"commit": "abc", "earlier": [{"to_step": 5}]}
+    public = {"commit": "abc", "earlier": [{"to_step": 5}], "overrides": ["algo=dqn"]}
+    assert json.loads(kept["runs/boxing/dqn/seed_0/meta.json"]) == public
 
 
 def test_a_label_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:

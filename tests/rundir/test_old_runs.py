@@ -5,24 +5,20 @@ tests/data/old_runs/README.md says what made them.
 
 import csv
 import json
-import shlex
 import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
-from analysis.results.commands import commands
 from analysis.runs import read_runs
 from meanq import run
 from meanq.config.errors import ConfigError
-from meanq.config.fields import field_value, flatten, is_identity
+from meanq.config.fields import flatten
 from meanq.config.schema import Config
-from meanq.launching.plan import expand_seed_ranges, plan, register_schema
 from meanq.rundir.circumstances import circumstances
 from meanq.rundir.identity import differences
 from meanq.rundir.reuse import find_twin, reuse
@@ -165,45 +161,17 @@ def test_old_and_new_runs_of_a_label_are_one_configuration(tmp_path: Path) -> No
     assert read_runs([tmp_path]).labels == ["meanq {algo.random_steps=0}", "meanq {algo.random_steps=10}"]
 
 
-def command_of(root: Path) -> list[str]:
-    (command,) = commands(read_runs([root]))
-    words = shlex.split(command.text)
-    assert words[:4] == ["python", "-m", "meanq.run", "-m"], command.text
-    return words[3:]
-
-
-def identity(config: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    """By field; on which device it runs is not written in a command."""
-    return {name: field_value(flatten(config), name) for name in names if is_identity(name) and name != "device"}
-
-
-def check_command(words: list[str], stored: dict[str, Any], root: Path) -> None:
-    register_schema()
-    planned = plan(expand_seed_ranges([*words, f"root={root}"]))
-    assert planned is not None
-    (config,) = map(asdict, planned.configs)
-    names = flatten(stored).keys() | flatten(config).keys()
-    assert identity(config, names) == identity(stored, names)
-
-
-def test_the_command_of_an_old_run_makes_its_configuration(tmp_path: Path) -> None:
-    directory = copy("finished", tmp_path / "old")
-    check_command(
-        command_of(tmp_path / "old"), yaml.safe_load((directory / "config.yaml").read_text()), tmp_path / "again"
-    )
-
-
-def test_a_command_writes_old_values_where_the_defaults_have_changed(tmp_path: Path) -> None:
+def test_options_of_environments_have_declared_defaults_too(tmp_path: Path) -> None:
     directory = tmp_path / "old" / "boxing" / "meanq_rainbow" / "seed_0"
     directory.mkdir(parents=True)
     shutil.copy(OLD / "meanq_rainbow_boxing.yaml", directory / "config.yaml")
-    words = command_of(tmp_path)
-    assert {
+    stored = yaml.safe_load((directory / "config.yaml").read_text())
+    words = [
         *("algo=meanq_rainbow", "env=boxing", "network=data_efficient", "algo.adam_epsilon=0.00015"),
         *("algo.multi_step=1", "algo.max_gradient_norm=10.0", "algo.random_steps=0", "algo.importance_steps=null"),
-        "algo.ensemble_std=population",
-    } <= set(words)
-    check_command(words, yaml.safe_load((directory / "config.yaml").read_text()), tmp_path / "again")
-    # Options of environments have declared defaults, too.
-    config = compose_run(tmp_path / "again", *words[1:], "device=cpu", "env.options.resize=linear")
+        *("algo.ensemble_std=population", f"study={stored['study']}", "label=meanq_rainbow"),
+        *("device=cpu", "threads=1"),
+    ]
+    assert differences(directory, compose_run(tmp_path / "again", *words)) == []
+    config = compose_run(tmp_path / "again", *words, "env.options.resize=linear")
     assert differences(directory, config) == ["env.options.resize: area -> linear"]
