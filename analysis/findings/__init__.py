@@ -1,1 +1,5 @@
-"""The paper's conclusions, decided from runs: `python -m analysis.findings RUNS`."""
+"""Test the paper's conclusions on runs: `python -m analysis.findings RUNS`.
+
+claims: the rules, and the comparisons of each conclusion. sample: the runs of a method and their numbers.
+correlation: the test of F1. decide: comparisons and verdicts. __main__: the command.
+"""

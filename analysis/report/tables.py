@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.compare import by_game, our_scores, summary
 from analysis.figures.palette import order
 from analysis.figures.tables import AVERAGE, need
-from analysis.findings.decide import LATE, LEAST_RUNS
+from analysis.findings.claims import LATE, LEAST_RUNS
 from analysis.metrics.compute import DEFAULT_BIAS, Decomposition, Metrics, member_pseudovalues, student_interval
 from analysis.paper.tables import HORIZONS, paper_table
 from analysis.runs import Run, RunSet, differing_fields

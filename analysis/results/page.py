@@ -8,7 +8,7 @@ import pandas as pd
 from analysis.figures.kinds import Drawn
 from analysis.figures.palette import readable_names
 from analysis.figures.tables import game_name
-from analysis.findings.decide import UNDECIDED
+from analysis.findings.claims import UNDECIDED
 
 LATE_CAPTION = (
     "Means over the last quarter of training and over runs; in brackets 95% intervals (Student's) over runs. Bias: "

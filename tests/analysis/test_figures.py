@@ -20,7 +20,7 @@ from analysis.figures.kinds import KINDS, contents, draw_all, read_tables
 from analysis.figures.palette import styles
 from analysis.figures.panels import compact, grid_shape, limits, settings
 from analysis.figures.series import ROWS, series_table
-from analysis.findings import decide as findings
+from analysis.findings import __main__ as findings
 from analysis.metrics import compute as metrics
 from analysis.metrics.compute import Metrics, compute
 from analysis.paper.tables import paper_table

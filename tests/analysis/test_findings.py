@@ -9,8 +9,12 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.findings import decide as findings
-from analysis.findings.decide import REFUTED, SUPPORTED, UNDECIDED, Evidence, Finding, Result, decide
+from analysis.findings import sample as sampling
+from analysis.findings.__main__ import main
+from analysis.findings.claims import FINDINGS, REFUTED, SUPPORTED, UNDECIDED
+from analysis.findings.correlation import pairing_test
+from analysis.findings.decide import Finding, Result, as_table, compare, decide, examine, judge
+from analysis.findings.sample import Evidence
 from analysis.metrics.compute import jensen_gap, value_std
 from analysis.runs import read_runs
 from tests.synthetic_runs import gaussian_q, write_run
@@ -166,8 +170,8 @@ def test_methods_that_do_not_differ_rarely_correlate() -> None:
         q = generator.normal(0, 1, (6, 6, 4, 1, 3)) * generator.chisquare(3, (6, 6, 1, 1, 1))  # [method, run, P, K, A]
         halves = [[[f(runs[half::2]) for runs in q] for half in (0, 1)] for f in (value_std, jensen_gap)]
         whole = [[[f(runs) for runs in q]] * 2 for f in (value_std, jensen_gap)]
-        from_halves.append(findings.pairing_test([np.array(halves)], [METHODS]))
-        from_all.append(findings.pairing_test([np.array(whole)], [METHODS]))
+        from_halves.append(pairing_test([np.array(halves)], [METHODS]))
+        from_all.append(pairing_test([np.array(whole)], [METHODS]))
     correlation, above, below = np.array(from_halves).T
     assert abs(correlation.mean()) < 0.1
     assert (above <= 0.025).mean() < 0.07 and (below <= 0.025).mean() < 0.07
@@ -180,8 +184,8 @@ def test_methods_that_are_alike_in_all_games_are_one_piece_of_evidence() -> None
     for _ in range(100):
         level = generator.normal(0, 1, (2, 1, 6))  # std and gap of a method: unrelated, and the same in all games
         games = [level + generator.normal(0, 0.1, (2, 2, 6)) for _ in range(3)]
-        together.append(findings.pairing_test(games, [METHODS] * 3))
-        apart.append(findings.pairing_test(games, [[f"{i} {name}" for name in METHODS] for i in range(3)]))
+        together.append(pairing_test(games, [METHODS] * 3))
+        apart.append(pairing_test(games, [[f"{i} {name}" for name in METHODS] for i in range(3)]))
     _, above, below = np.array(together).T
     assert (above <= 0.025).mean() < 0.07 and (below <= 0.025).mean() < 0.07
     assert (np.array(apart)[:, 1:] <= 0.025).any(axis=1).mean() > 0.15, "as three pieces they would decide by chance"
@@ -190,9 +194,9 @@ def test_methods_that_are_alike_in_all_games_are_one_piece_of_evidence() -> None
 def test_a_pairing_leaves_out_the_methods_that_a_game_has_not() -> None:
     generator = np.random.default_rng(0)
     values = generator.normal(0, 1, (2, 2, 6))
-    whole = findings.pairing_test([values], [METHODS])
-    both = findings.pairing_test([values, values[..., 1:]], [METHODS, METHODS[1:]])
-    part = findings.pairing_test([values[..., 1:]], [METHODS[1:]])
+    whole = pairing_test([values], [METHODS])
+    both = pairing_test([values, values[..., 1:]], [METHODS, METHODS[1:]])
+    part = pairing_test([values[..., 1:]], [METHODS[1:]])
     assert both[0] == pytest.approx((whole[0] + part[0]) / 2)
 
 
@@ -204,14 +208,14 @@ def test_numbers_are_those_of_the_metrics(tmp_path: Path) -> None:
     q = np.stack([run.probes.at(100) for run in runs])  # type: ignore[union-attr,misc]
     performance = np.mean([run.episode_means["normalised_return"][100] for run in runs])
     assert sample.probed == [100]
-    assert sample.spread("std", 4, [100]) == pytest.approx(value_std(q) / performance)
-    assert sample.spread("gap", 4, [100]) == pytest.approx(jensen_gap(q) / performance)
-    assert sample.spread("raw_gap", 4, [100]) == pytest.approx(jensen_gap(q))
+    assert sample.value("std", 4, [100]) == pytest.approx(value_std(q) / performance)
+    assert sample.value("gap", 4, [100]) == pytest.approx(jensen_gap(q) / performance)
+    assert sample.value("gap", 4, [100], normalised=False) == pytest.approx(jensen_gap(q))
     late = [run.episode_means.loc[80:100] for run in runs]
     early = [run.episode_means.loc[10:20] for run in runs]
-    assert sample.mean("return") == pytest.approx(np.mean([m["normalised_return"].mean() for m in late]))
-    assert sample.mean("early_return") == pytest.approx(np.mean([m["normalised_return"].mean() for m in early]))
-    assert sample.mean("bias") == pytest.approx(np.mean([m["bias_clipped"].mean() for m in late]))
+    assert sample.value("return") == pytest.approx(np.mean([m["normalised_return"].mean() for m in late]))
+    assert sample.value("early_return") == pytest.approx(np.mean([m["normalised_return"].mean() for m in early]))
+    assert sample.value("bias") == pytest.approx(np.mean([m["bias_clipped"].mean() for m in late]))
 
 
 def test_a_resample_is_the_metric_of_the_runs_that_were_drawn(tmp_path: Path) -> None:
@@ -221,20 +225,20 @@ def test_a_resample_is_the_metric_of_the_runs_that_were_drawn(tmp_path: Path) ->
     q = np.stack([run.probes.at(100) for run in runs])[:5]  # type: ignore[union-attr,misc]
     performance = np.array([run.episode_means["normalised_return"][100] for run in runs])
     for i, drawn in enumerate(sample.resamples(5)[:20]):
-        std, gap = (sample.resampled_spreads(metric, 5, [100])[i] for metric in ("raw_std", "gap"))
-        assert std == pytest.approx(value_std(q[drawn]), abs=1e-6)
+        std, gap = (sample.draws(metric, 5, [100])[i] for metric in ("std", "gap"))
+        assert std == pytest.approx(value_std(q[drawn]) / performance[drawn].mean(), abs=1e-6)
         assert gap == pytest.approx(jensen_gap(q[drawn]) / performance[drawn].mean())
 
 
 def test_the_interval_of_a_mean_is_students(tmp_path: Path) -> None:
     write_study(tmp_path, {"dqn": PAPER["dqn"], "meanq": PAPER["meanq"]}, runs=20, spread=1.0)
     evidence = Evidence(read_runs([tmp_path]))
-    result = findings.examine(evidence, findings.FINDINGS["F3"][1][0], 1)
+    result = examine(evidence, FINDINGS["F3"][1][0], 1)
     a, b = (evidence.samples["game", label].by_run["return"] for label in ("meanq", "dqn"))
     welch = stats.ttest_ind(a, b, equal_var=False).confidence_interval()
     assert result.difference == pytest.approx(a.mean() - b.mean())
     assert (result.high - result.low) / (welch.high - welch.low) == pytest.approx(1, abs=0.05)
-    drawn = evidence.samples["game", "dqn"].drawn_means("return")
+    drawn = evidence.samples["game", "dqn"].draws("return")
     alone = stats.t.interval(0.95, 19, b.mean(), stats.sem(b))
     assert np.quantile(drawn, [0.025, 0.975]) == pytest.approx(alone, rel=0.01)
 
@@ -242,12 +246,12 @@ def test_the_interval_of_a_mean_is_students(tmp_path: Path) -> None:
 @pytest.mark.parametrize("runs", [3, 5])
 @pytest.mark.parametrize("spread", [1.0, 0.2])
 def test_equal_means_of_few_runs_are_rarely_told_apart(runs: int, spread: float, monkeypatch: Any) -> None:
-    monkeypatch.setattr(findings, "DRAWS", 4000)
+    monkeypatch.setattr(sampling, "DRAWS", 4000)
     generator = np.random.default_rng(0)
     supported = refuted = 0
     for _ in range(600):
-        drawn = [findings.draw_means(generator.normal(0, scale, runs), generator) for scale in (1.0, spread)]
-        result = findings.judge("", [np.array(0.0)], [drawn[0] - drawn[1]], 1, [], claims=8)
+        drawn = [sampling.draw_means(generator.normal(0, scale, runs), generator) for scale in (1.0, spread)]
+        result = judge("", [np.array(0.0)], [drawn[0] - drawn[1]], 1, [], claims=8)
         supported += result.verdict == SUPPORTED
         refuted += result.verdict == REFUTED
     assert supported <= 600 * 0.025 + 10
@@ -257,7 +261,7 @@ def test_equal_means_of_few_runs_are_rarely_told_apart(runs: int, spread: float,
 def test_the_same_seed_gives_the_same_intervals(tmp_path: Path) -> None:
     write_study(tmp_path, PAPER, runs=4)
     found = read_runs([tmp_path])
-    tables = [findings.as_table(decide(found, seed=seed)[0]) for seed in (0, 0, 1)]
+    tables = [as_table(decide(found, seed=seed)[0]) for seed in (0, 0, 1)]
     assert tables[0].equals(tables[1])
     assert not tables[0].equals(tables[2])
 
@@ -303,7 +307,7 @@ def test_what_cannot_be_compared_is_left_out_with_a_reason(change: str, reason: 
 def test_the_more_comparisons_the_more_it_takes_to_refute() -> None:
     drawn = np.linspace(-0.15, 9.85, 1000)  # 1.5% are below zero
     verdicts = {
-        (sign, claims): findings.judge("", [np.array(5.0)], [sign * drawn], 1, [], claims).verdict
+        (sign, claims): judge("", [np.array(5.0)], [sign * drawn], 1, [], claims).verdict
         for sign in (1, -1)
         for claims in (1, 2)
     }
@@ -321,36 +325,36 @@ def test_a_finding_follows_from_its_comparisons() -> None:
 
 def test_the_command_prints_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_study(tmp_path / "runs", {"dqn": PAPER["dqn"], "dqn_no_target": PAPER["dqn_no_target"]}, runs=4)
-    findings.main([str(tmp_path / "runs"), "--out", str(tmp_path / "out" / "f.csv")])
+    main([str(tmp_path / "runs"), "--out", str(tmp_path / "out" / "f.csv")])
     out = capsys.readouterr().out
     assert "F2 supported: A target network" in out and "F7 not decidable" in out
     table = pd.read_csv(tmp_path / "out" / "f.csv")
-    assert len(table) == 1 + sum(len(claims) for _, claims in findings.FINDINGS.values())
+    assert len(table) == 1 + sum(len(claims) for _, claims in FINDINGS.values())
     with pytest.raises(SystemExit, match="no runs here"):
-        findings.main([str(tmp_path / "nowhere")])
+        main([str(tmp_path / "nowhere")])
 
 
 def test_two_labels_are_compared_by_the_same_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_ensembles(tmp_path, {"meanq": (0.3, 5), "ens_dqn__x=1": (0.9, 5), "dqn": (0.5, 1)})
-    findings.main([str(tmp_path), "--compare", "ens_dqn__x=1", "meanq"])
+    main([str(tmp_path), "--compare", "ens_dqn__x=1", "meanq"])
     found = capsys.readouterr().out.splitlines()
     assert found[0] == "ens_dqn__x=1 against meanq, late in training; differences with 95% intervals"
-    results, _ = findings.compare(read_runs([tmp_path]), "ens_dqn__x=1", "meanq")
+    results, _ = compare(read_runs([tmp_path]), "ens_dqn__x=1", "meanq")
     verdicts = {result.claim: result.verdict for result in results}
     assert verdicts["return"] == "not told apart", "all returns are 5"
     assert (verdicts["correlation"], verdicts["member variance"]) == ("higher", "lower")
     assert results[-1].low < np.log(0.1 / 0.7) < results[-1].high, "variances of 1 less the correlation"
     assert any(line.startswith("   member variance: lower -") for line in found)
-    back, _ = findings.compare(read_runs([tmp_path]), "meanq", "ens_dqn__x=1")
+    back, _ = compare(read_runs([tmp_path]), "meanq", "ens_dqn__x=1")
     assert [result.difference for result in back] == pytest.approx([-result.difference for result in results])
-    alone, _ = findings.compare(read_runs([tmp_path]), "dqn", "meanq")
+    alone, _ = compare(read_runs([tmp_path]), "dqn", "meanq")
     assert "ensembles of 1 and of 5" in alone[-2].details[0] and "one member only" in alone[-1].details[0]
 
 
 def test_a_label_that_does_not_exist_is_named(tmp_path: Path) -> None:
     write_ensembles(tmp_path, {"meanq": (0.3, 5), "ens_dqn": (0.9, 5)})
     with pytest.raises(SystemExit, match=r"--compare meanc: no such label; there are ens_dqn, meanq"):
-        findings.main([str(tmp_path), "--compare", "meanc", "meanq"])
+        main([str(tmp_path), "--compare", "meanc", "meanq"])
     with pytest.raises(SystemExit, match="2"):
-        findings.main([str(tmp_path), "--compare", "meanq", "ens_dqn", "--out", str(tmp_path / "x.csv")])
+        main([str(tmp_path), "--compare", "meanq", "ens_dqn", "--out", str(tmp_path / "x.csv")])
     assert not (tmp_path / "x.csv").exists()
