@@ -1,6 +1,99 @@
-"""See the package."""
+"""Keep the results of a study: its runs' small files, figures with their tables, verdicts and provenance.
 
-from analysis.results.collect import main
+    python -m analysis.results runs/target_network --scale minatar --out ablations/results/target_network
+    python -m analysis.results --scale minatar --out ablations/results/target_network   # from the runs kept there
+    python -m analysis.results --again ablations/results/*       # redraw pages and figures from the kept tables
+
+runs/                  the small files of every run, readable like any run
+figures/*.csv, *.svg   figures and their tables (`--figures` chooses them)
+tables/late.csv        return, bias, std and gap, late in training, by game and label
+tables/findings.csv    the paper's conclusions, compared; tables/scores.csv: Atari scores beside the paper's
+provenance.json        commits, machine, versions, hours and commands, as the runs recorded them
+README.md              all of it on a page
+
+Everything is made from the kept runs, so a study can be continued on any machine: new runs join those already there.
+The page and the figures follow from the tables and the study's file in ablations/; results that were kept without
+their runs have the tables only. `--scale` names the scale of the study; runs that are not part of it are listed.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.console import command, say
+from analysis.figures.kinds import KINDS, Drawn, all_labels, contents, draw_tables
+from analysis.figures.palette import readable_names, styles
+from analysis.figures.tables import game_name
+from analysis.results import store
+from analysis.results.collect import collect
+from analysis.results.page import page, with_interval
+
+
+def redraw(source: Path, directory: Path) -> list[Drawn]:
+    """Draw the figures, and write the page if there is provenance, from the tables in `source`."""
+    figures = store.read_figures(source)
+    drawn = draw_tables(figures, styles(all_labels(figures)), directory / "figures", png=False)
+    if (source / store.PROVENANCE).is_file():
+        kept = store.read(source)
+        (directory / "README.md").write_text(page(kept.about, kept.tables, drawn))
+    return drawn
+
+
+def in_words(late: pd.DataFrame) -> str:
+    """The table of late training as text."""
+    lines = []
+    names = readable_names(late["label"])
+    width = max(map(len, names.values()))
+    for game, part in late.groupby("game", sort=False):
+        few = "one run each, so differences may be chance" if part["runs"].max() < 2 else "in brackets: 95% intervals"
+        lines.append(f"{game_name(str(game))}, last quarter of training ({few})")
+        for row in part.to_dict("records"):
+            performance = with_interval(row["return"], row["return low"], row["return high"], "{:.1f}")
+            biases = row["bias"], row["bias low"], row["bias high"]
+            bias = with_interval(*biases, "{:+.1f}")
+            said = f"bias {bias}: values its start {_judged(*biases)}" if bias else "no bias: values are not finite"
+            lines.append(f"  {names[row['label']]:{width}}  return {performance:18}  {said}")
+    return "\n".join(lines)
+
+
+def _judged(bias: float, low: float, high: float) -> str:
+    """Too high, too low or neither; without an interval, by the rounded number."""
+    if low != low:
+        low, high = bias - 0.05, bias + 0.05
+    return "too high" if low > 0 else "too low" if high < 0 else "neither clearly too high nor too low"
+
+
+@command
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis.results", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("paths", type=Path, nargs="*", help="directories with runs below; with --again, kept results")
+    parser.add_argument("--out", type=Path, help="directory of the kept results")
+    parser.add_argument("--scale", help="scale of the study in ablations/ that these runs belong to")
+    parser.add_argument("--figures", type=lambda text: text.split(","), help=f"some of {','.join(KINDS)}")
+    parser.add_argument("--again", action="store_true", help="redraw pages and figures from the kept tables")
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.figures or []) - set(KINDS))
+    if unknown:
+        parser.error(f"--figures {','.join(unknown)}: no such figure; there are {', '.join(KINDS)}")
+    if options.again == (options.out is not None) or (options.again and (options.scale or options.figures)):
+        parser.error("write directories with runs and --out DIRECTORY, or --again and directories of kept results")
+    if options.again:
+        for path in options.paths:
+            redraw(path, path)
+        return
+    results = collect(options.paths, options.out, options.scale, options.figures)
+    say(results.about["notes"])
+    store.write(results, options.out)
+    drawn = redraw(options.out, options.out)
+    print(in_words(store.read(options.out).tables["late"]))
+    for figure in drawn:
+        print(f"{options.out / 'figures' / figure.name}.svg: {contents(figure)}")
+    print(f"{options.out / 'README.md'}: all of it")
+
 
 if __name__ == "__main__":
     main()

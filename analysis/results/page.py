@@ -1,4 +1,4 @@
-"""The page of a study that is kept: Markdown from its provenance, its tables and its figures."""
+"""The README.md of kept results, from their provenance, tables and figures."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,14 +17,14 @@ LATE_CAPTION = (
 )
 FINDINGS_CAPTION = (
     "Differences late in training with 95% intervals (of return and bias Student's, for two spreads; of std and gap a "
-    "bootstrap over runs; of correlation the jackknife's); the rules are in `analysis/findings.py`. Differences of "
-    "bias, std and gap are (A - B) / (A + B), that of correlation c is one of log(1 + K c / (1 - c))."
+    "bootstrap over runs; of correlation the jackknife's); the rules are in `analysis/findings/claims.py`. Differences "
+    "of bias, std and gap are (A - B) / (A + B), that of correlation c is one of log(1 + K c / (1 - c))."
 )
 WRITTEN_BY = "Written by `python -m analysis.results`; `provenance.json` and `tables/` have it in full."
 
 
 def page(about: Mapping[str, Any], frames: Mapping[str, pd.DataFrame], drawn: Sequence[Drawn]) -> str:
-    """The page, as Markdown."""
+    """The page in Markdown."""
     parts = [f"# {about['study']}", *_asked(about), *_made_by(about)]
     for figure in drawn:
         parts += [f"## {figure.title}", f"![{figure.title}](figures/{figure.name}.svg)", figure.caption]
@@ -39,7 +39,7 @@ def page(about: Mapping[str, Any], frames: Mapping[str, pd.DataFrame], drawn: Se
 
 
 def _asked(about: Mapping[str, Any]) -> list[str]:
-    """The study's own words, where it is one of ablations/."""
+    """Question, paper and refutation of the study, if it is in ablations/."""
     from meanq.launching.study import load_study, study_names
 
     if about["study"] not in study_names():
@@ -50,6 +50,7 @@ def _asked(about: Mapping[str, Any]) -> list[str]:
 
 
 def _made_by(about: Mapping[str, Any]) -> list[str]:
+    """The command of the study, a table of circumstances, and the commands of the runs."""
     parts = []
     others = about.get("not_of_scale", [])
     runs = f"{about['runs'] - len(others)}"
@@ -60,33 +61,23 @@ def _made_by(about: Mapping[str, Any]) -> list[str]:
         runs += f", and {len(others)} that are none of it"
     if about["finished"] < about["runs"]:
         runs += f", {about['finished']} finished"
-    facts = {
-        "runs": f"{runs}; {about['interactions']:,} interactions",
-        "hours": f"{about['hours']:g}, summed over runs"
-        + (f", without {about['untimed']} that recorded none" if about["untimed"] else ""),
-        **_copied(about),
-        "machine": _counted(about["machines"], about["runs"]),
-        "threads of a run": _counted(about["threads"], about["runs"]),
-        "device": _counted(about["devices"], about["runs"]),
-        "versions": ", ".join(f"{name} {_counted(found, about['runs'])}" for name, found in about["versions"].items()),
-        "commit": _counted(about["commits"], about["runs"]),
-    }
+    untimed = f", without {about['untimed']} that recorded none" if about["untimed"] else ""
+    facts = {"runs": f"{runs}; {about['interactions']:,} interactions"}
+    facts["hours"] = f"{about['hours']:g}, summed over runs{untimed}"
+    if about.get("copied"):  # from other studies
+        listed = "; ".join(f"{count} of {name}" for name, count in about["copied"].items())
+        facts["copied from other studies"] = f"{listed} (the same runs; their hours are in both)"
+    for name, key in (("machine", "machines"), ("threads of a run", "threads"), ("device", "devices")):
+        facts[name] = _counted(about[key], about["runs"])
+    versions = [f"{name} {_counted(found, about['runs'])}" for name, found in about["versions"].items()]
+    facts |= {"versions": ", ".join(versions), "commit": _counted(about["commits"], about["runs"])}
     parts.append("\n".join(["| | |", "|---|---|", *(f"| {name} | {_cell(text)} |" for name, text in facts.items())]))
     if others:
         listed = "\n".join(f"- {run}" for run in others)
         parts.append(f"Runs that are none of this scale:\n\n{listed}")
     listed = "\n".join(about["commands"])
-    parts.append(
-        "<details><summary>The same runs one by one, as their configurations were recorded</summary>\n\n"
-        f"```text\n{listed}\n```\n\n</details>"
-    )
+    parts.append(f"<details><summary>The same runs, label by label</summary>\n\n```text\n{listed}\n```\n\n</details>")
     return parts
-
-
-def _copied(about: Mapping[str, Any]) -> dict[str, str]:
-    """Runs that this study shares with others, whose hours are in both."""
-    listed = "; ".join(f"{count} of {name}" for name, count in about.get("copied", {}).items())
-    return {"copied from other studies": f"{listed} (the same runs; their hours are in both)"} if listed else {}
 
 
 def _counted(found: Mapping[str, int], runs: int) -> str:
@@ -97,7 +88,7 @@ def _counted(found: Mapping[str, int], runs: int) -> str:
 
 
 def _late_as_text(table: pd.DataFrame) -> pd.DataFrame:
-    """Numbers with their intervals; columns that are empty throughout are left out."""
+    """Numbers with intervals, without empty columns."""
     shown = _rows(table)
     shown["interactions"] = [f"{step:,}" for step in table["step"]]
     shown["runs"] = table["runs"].astype(str)
@@ -110,14 +101,14 @@ def _late_as_text(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_interval(number: float, low: float, high: float, form: str) -> str:
-    """1.50 [1.20, 1.80]; without an interval where there is none; empty without a number."""
+    """Format as 1.50 [1.20, 1.80], or without the interval if it is NaN; empty if the number is NaN."""
     if number != number:
         return ""
     return form.format(number) + (f" [{form.format(low)}, {form.format(high)}]" if low == low else "")
 
 
 def _verdicts(table: pd.DataFrame) -> list[str]:
-    """Findings of which something could be compared, with their comparisons; the others by name."""
+    """Findings with comparisons as tables; the others by name."""
     parts, undecided = [], []
     for name, part in table.groupby("finding", sort=False):
         verdict, statement = part["finding_verdict"].iloc[0], part["statement"].iloc[0]

@@ -1,6 +1,6 @@
-"""Where kept results come from: what their runs recorded about themselves, and nothing else.
+"""Where kept results come from, as the runs recorded it.
 
-No names of hosts and no paths: what is kept is published. A circumstance that no run recorded is not mentioned.
+Kept results are published, so there are no host names and no paths.
 """
 
 import re
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from analysis.results.rerun_commands import commands
-from analysis.runs import AnalysisError, Run, RunSet
-from meanq.config.fields import ABSENT, field_value, flatten, is_compared
+from analysis.runs import AnalysisError, Run, RunSet, differing_fields
+from meanq.config.fields import ABSENT, field_value, flatten
 
 NOT_RECORDED = "not recorded"
 
 
 def provenance(found: RunSet, paths: Sequence[Path], scale: str | None, notes: Iterable[str]) -> dict[str, Any]:
-    """As JSON. `scale`: that of the study whose runs these are, which is checked; `notes`: beside those of the runs."""
+    """The content of provenance.json. `scale`: of the study, to check the runs against; `notes`: added to theirs."""
     names = sorted({str(run.config.get("study")) for run in found.runs})
     if scale is not None and len(names) > 1:
         raise AnalysisError(f"scale {scale}: these are runs of several studies ({', '.join(names)}); name none")
@@ -45,7 +45,7 @@ def provenance(found: RunSet, paths: Sequence[Path], scale: str | None, notes: I
 
 
 def _of_scale(found: RunSet, name: str, scale: str) -> dict[str, Any]:
-    """How many runs this scale of the study has, and which of the runs at hand are none of them."""
+    """The number of runs of this scale, and the loaded runs outside it."""
     wanted = _planned(name, scale)
     others = []
     for run in found.runs:
@@ -59,13 +59,13 @@ def _of_scale(found: RunSet, name: str, scale: str) -> dict[str, Any]:
 
 @cache
 def _planned(name: str, scale: str) -> dict[tuple[str, str | None, int], dict[str, Any]]:
-    """The configurations of a study's scale, by environment, label and seed. Composing them takes seconds."""
+    """The configurations of a study's scale by environment, label and seed; takes seconds to compose."""
     from meanq.config.errors import ConfigError
     from meanq.launching.plan import hydra_arguments, plan, register_schema
 
     register_schema()
     try:
-        with tempfile.TemporaryDirectory() as nowhere:  # so that the directories of other runs are not looked at
+        with tempfile.TemporaryDirectory() as nowhere:  # away from existing runs
             planned = plan(hydra_arguments(["-m", f"+study={name}", f"scale={scale}", f"root={nowhere}"]))
     except ConfigError as error:
         raise AnalysisError(str(error)) from None
@@ -74,13 +74,10 @@ def _planned(name: str, scale: str) -> dict[tuple[str, str | None, int], dict[st
 
 
 def _different(recorded: Mapping[str, Any], planned: Mapping[str, Any]) -> list[str]:
-    """Fields that matter and were recorded with another value; what is no field any more is not looked at."""
+    """Fields of today that were recorded with another value than planned."""
     theirs, ours = flatten(recorded), flatten(planned)
-    return [
-        f"{name}={field_value(theirs, name)}"
-        for name in sorted(ours)
-        if is_compared(name) and field_value(theirs, name) not in (ours[name], ABSENT)
-    ]
+    values = {name: field_value(theirs, name) for name in differing_fields([planned, recorded]) if name in ours}
+    return [f"{name}={value}" for name, value in values.items() if value != ABSENT]
 
 
 def _reached(run: Run) -> int:
@@ -88,7 +85,7 @@ def _reached(run: Run) -> int:
 
 
 def _commits(meta: Mapping[str, Any]) -> str | None:
-    """The commit of a run; of one that another commit went on with, all of them."""
+    """The commit of a run, preceded by those that it was started and resumed with."""
     earlier = [part["commit"] for part in meta.get("earlier", []) if "commit" in part]
     return ", then ".join(map(str, [*earlier, meta["commit"]])) if "commit" in meta else None
 
@@ -108,17 +105,15 @@ def _versions(runs: Iterable[Run]) -> dict[str, dict[str, int]]:
 
 
 def _count(values: Iterable[Any]) -> dict[str, int]:
-    """How many runs recorded what, most often first; NOT_RECORDED: the rest, where some did."""
+    """The number of runs with each value, largest first; empty if no run recorded any."""
     counted = Counter(NOT_RECORDED if value is None else str(value) for value in values)
-    return {} if set(counted) <= {NOT_RECORDED} else _sorted(counted)
-
-
-def _sorted(counted: Mapping[str, int]) -> dict[str, int]:
+    if set(counted) <= {NOT_RECORDED}:
+        return {}
     return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
 
 
 def without_paths(paths: Sequence[Path], text: str) -> str:
-    """Directories as they are called below the given paths, others by their last part."""
+    """Make paths in a text relative to the given ones; shorten others to their last part."""
     for path in sorted(map(str, paths), key=len, reverse=True):
         text = text.replace(f"{path}/", "")
     return re.sub(r"(?<![\w.~])[~.]{0,2}/(?:[^\s/'\":;,()]+/)*([^\s/'\":;,()]+)", r"\1", text)

@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -24,36 +24,24 @@ class Command:
 
 def commands(found: RunSet) -> list[Command]:
     """One command for all runs of a label that differ in seed and environment only; a comment where none is known."""
-    seeds: dict[tuple[str, str, tuple[str, ...]], list[int]] = defaultdict(list)
-    missing: dict[str, list[str]] = defaultdict(list)
-    for run in sorted(found.runs, key=lambda run: (run.env, run.label, run.seed)):
-        overrides = public_overrides(run.meta)
-        if overrides is None:
-            missing[run.label].append(run.env)
-        else:
-            words = tuple(word for word in overrides if not word.startswith("seed="))
-            seeds[run.env, run.label, words].append(run.seed)
-    envs: dict[tuple[str, tuple[str, ...], str], dict[str, str]] = defaultdict(dict)
-    for (env, label, words), numbers in seeds.items():
+    alike: dict[tuple[str, str, str], dict[str, str]] = defaultdict(dict)  # what is before and after env=, by label
+    for (env, label), runs in found.groups().items():
+        recorded = [words for run in runs if (words := public_overrides(run.meta)) is not None]
+        if not recorded:
+            alike[label, f"# {label}: command not recorded; config.yaml of each run has every value", ""][env] = ""
+            continue
+        words = recorded[0]  # runs of a group have one configuration
+        algo = [word for word in words if word.startswith("algo=")]
+        others = [word for word in words if not word.startswith(("algo=", "env=", "seed="))]
         choice = "".join(word.removeprefix("env=") for word in words if word.startswith("env="))
-        others = tuple("env=" if word.startswith("env=") else word for word in words)
-        envs[label, others, _ranges(numbers)][env] = choice
-    made = [
-        Command(label, tuple(choices), _command(words, choices.values(), numbers))
-        for (label, words, numbers), choices in envs.items()
-    ]
-    for label, names in missing.items():
-        text = f"# {label}: command not recorded; config.yaml of each run has every value"
-        made.append(Command(label, tuple(dict.fromkeys(names)), text))
+        before = shlex.join(["python", "-m", "meanq.run", "-m", *algo]) + (" env=" if choice else "")
+        after = shlex.join([f"seed={_ranges(run.seed for run in runs)}", *others])
+        alike[label, before, f" {after}"][env] = choice
+    made = []
+    for (label, before, after), choices in alike.items():
+        envs = shlex.quote(",".join(choices.values())) if before.endswith("env=") else ""
+        made.append(Command(label, tuple(choices), f"{before}{envs}{after}"))
     return made
-
-
-def _command(words: Sequence[str], envs: Iterable[str], seeds: str) -> str:
-    """The command line; "env=" among the words is where the environments go."""
-    algo = [word for word in words if word.startswith("algo=")]
-    env = [f"env={','.join(envs)}"] if "env=" in words else []
-    others = [word for word in words if not word.startswith(("algo=", "env="))]
-    return f"python -m meanq.run -m {shlex.join([*algo, *env, f'seed={seeds}', *others])}"
 
 
 def public_overrides(meta: Mapping[str, Any]) -> list[str] | None:

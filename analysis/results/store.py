@@ -1,13 +1,12 @@
-"""Kept results of a study: the small files of its runs, and the tables that are made from them.
+"""The files of kept results: read, write, and merge new runs into the kept ones.
 
-A kept run is a run directory without weights and checkpoint, and without what tells of its machine's user: host,
-paths, tracebacks. It is read as any other run. So a study can be continued anywhere: new runs join those that are kept,
-and everything is made anew from all of them.
+A kept run is a run directory without weights, checkpoint and private data (host, paths, tracebacks). It can be read
+like any other run, so a study can be continued anywhere: new runs join the kept ones, and all tables are made again.
 """
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,24 +23,23 @@ from meanq.rundir import writer as layout
 
 PROVENANCE = "provenance.json"
 RUNS = "runs"
-FIGURES = ("study", "learning_curves", "series", "mechanism", "ablation")  # where there is something to show
 TABLES = ("late", "findings", "scores")
 
 
 @dataclass(frozen=True)
 class Kept:
-    """All that is kept but the page and the pictures, which follow from it."""
+    """Everything that is kept except the page and the images, which follow from it."""
 
-    about: dict[str, Any]  # as analysis.provenance
+    about: dict[str, Any]  # provenance.json
     figures: dict[str, pd.DataFrame]  # tables of figures, by name
-    tables: dict[str, pd.DataFrame]  # late in training, verdicts, scores; those that have rows
-    new_runs: Sequence[Run] = ()  # to be kept beside those that are there
+    tables: dict[str, pd.DataFrame]  # those of TABLES that have rows
+    new_runs: Sequence[Run] = ()  # to add to the kept runs
 
 
 def joined(new: RunSet, directory: Path) -> tuple[list[Path], list[Run]]:
-    """The directories of all runs, new ones and those that are kept, and which of the new ones are to be kept, too.
+    """The directories of all runs, new and kept, and the new runs to add.
 
-    Of a run that is in both, the one that has come further. AnalysisError where another run would be lost.
+    If a run is in both, the one that got further counts. AnalysisError if a kept run would be lost.
     """
     kept = read_runs([directory / RUNS]).runs if (directory / RUNS).is_dir() else []
     if not kept:
@@ -74,7 +72,7 @@ def _place(run: Run) -> Path:
 
 
 def _check_older_tables(found: RunSet, directory: Path) -> None:
-    """Tables that were kept without their runs must not be replaced by those of fewer runs."""
+    """Refuse to replace tables that were kept without their runs by tables of fewer runs."""
     if not (directory / PROVENANCE).is_file():
         return
     counts = {cell: len(runs) for cell, runs in found.groups().items()}
@@ -87,11 +85,11 @@ def _check_older_tables(found: RunSet, directory: Path) -> None:
 
 
 def _copy(run: Run, place: Path) -> None:
-    """The files that analysis reads, without what tells of the machine's user."""
+    """Copy the files that analysis reads, without private data."""
     place.mkdir(parents=True, exist_ok=True)
     config = {name: value for name, value in run.config.items() if name not in PRIVATE}
     (place / layout.CONFIG).write_text(yaml.safe_dump(config, sort_keys=False))
-    meta = {name: value for name, value in run.meta.items() if name not in ("host", "platform")}
+    meta = _without_host(run.meta)
     meta |= {"overrides": public_overrides(meta)} if "overrides" in meta else {}
     meta |= {"earlier": [_without_host(part) for part in meta["earlier"]]} if "earlier" in meta else {}
     status = {name: run.status[name] for name in ("state", "total_steps", "step") if name in run.status}
@@ -104,14 +102,12 @@ def _copy(run: Run, place: Path) -> None:
             shutil.copyfile(run.directory / name, place / name)
 
 
-def _without_host(part: Any) -> Any:
-    if not isinstance(part, dict):
-        return part
-    return {name: value for name, value in part.items() if name not in ("host", "platform")}
+def _without_host(meta: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in meta.items() if name not in ("host", "platform")}
 
 
 def read(directory: Path) -> Kept:
-    """What `write` wrote."""
+    """Read what `write` wrote."""
     figures = read_figures(directory)
     need((directory / PROVENANCE).is_file(), f"{directory}: no {PROVENANCE} here")
     about = json.loads((directory / PROVENANCE).read_text())
@@ -121,20 +117,19 @@ def read(directory: Path) -> Kept:
 
 
 def read_figures(directory: Path) -> dict[str, pd.DataFrame]:
-    """The tables of its figures alone, in the order of a page."""
+    """The tables of the figures only, in the order of the page."""
     tables = read_tables(sorted((directory / "figures").glob("*.csv")))
     need(bool(tables), f"{directory}: no tables of figures here")
     return {name: tables[name] for name in KINDS if name in tables}
 
 
 def write(kept: Kept, directory: Path) -> None:
-    """Instead of the tables that an older set of runs left there."""
+    """Write the kept results; replaces the tables of an older set of runs."""
     for run in kept.new_runs:
         _copy(run, directory / RUNS / _place(run))
     for name in (*KINDS, *TABLES):
-        for path in (directory / "figures" / f"{name}.csv", directory / "figures" / f"{name}.svg"):
-            path.unlink(missing_ok=True)
-        (directory / "tables" / f"{name}.csv").unlink(missing_ok=True)
+        for file in (f"figures/{name}.csv", f"figures/{name}.svg", f"tables/{name}.csv"):
+            (directory / file).unlink(missing_ok=True)
     for kind, frames in (("figures", kept.figures), ("tables", kept.tables)):
         (directory / kind).mkdir(parents=True, exist_ok=True)
         for name, frame in frames.items():

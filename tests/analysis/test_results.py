@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.results import collect as results
-from analysis.results.collect import redraw
+from analysis.results import __main__ as results
+from analysis.results.__main__ import redraw
 from analysis.runs import read_runs
 from meanq.launching.study import load_study
 from tests.helpers import compose
@@ -281,9 +281,7 @@ def test_runs_without_finite_values_have_a_return_and_no_bias(
         for seed in range(2):
             write_run(tmp_path / "runs", "minatar_breakout", label, seed, {10: 4 + seed}, values=value)
     made = keep(tmp_path / "runs", tmp_path / "out")
-    assert "MeanQ return 4.5 [-1.9, 10.9] no bias, because values are not finite" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    assert "MeanQ return 4.5 [-1.9, 10.9] no bias: values are not finite" in " ".join(capsys.readouterr().out.split())
     assert "| Breakout | MeanQ | 10 | 2 | 4.50 [-1.85, 10.85] |  |" in made["README.md"].decode().replace(
         "MinAtar ", ""
     )
