@@ -46,14 +46,12 @@ class Overview:
         self.root = root
         self.unlisted: list[tuple[str, str]] = []
         runs = [read_run(directory) for directory in find_runs(root, self.unlisted)]
-        studies = {Path(run.directory).parent.parent.parent for run in runs}
-        self._environments = {  # with the path from the root where there are several studies
-            run.directory: run.environment
-            if len(studies) == 1
-            else os.path.relpath(Path(run.directory).parent.parent, root)
-            for run in runs
-        }
-        self.runs = sorted(runs, key=lambda run: (_natural(self._environments[run.directory]), _natural(run.directory)))
+        self._one_study = len({Path(run.directory).parents[2] for run in runs}) == 1
+        self.runs = sorted(runs, key=lambda run: (_natural(self._environment(run)), _natural(run.directory)))
+
+    def _environment(self, run: RunStatus) -> str:
+        """The name of the environment, with the path from the root where there are several studies."""
+        return run.environment if self._one_study else os.path.relpath(Path(run.directory).parents[1], self.root)
 
     def table(self, collapse: bool | None, width: int, most: int = COLLAPSE_ABOVE) -> list[RenderableType]:
         """One row per run or per label, reasons of failures, and what could not be read."""
@@ -83,7 +81,7 @@ class Overview:
         return Text(f"{text}.", style="bold")
 
     def _run_rows(self) -> list[Row]:
-        return [_run_row(run, self._environments[run.directory]) for run in self.runs]
+        return [_run_row(run, self._environment(run)) for run in self.runs]
 
     def _label_rows(self) -> list[Row]:
         rows = []
@@ -97,7 +95,7 @@ class Overview:
             etas = [run.eta_seconds for run in runs if run.eta_seconds is not None]
             rows.append(
                 {
-                    "environment": self._environments[runs[0].directory],
+                    "environment": self._environment(runs[0]),
                     "label": runs[0].label,
                     "seeds": str(len(runs)),
                     "states": _count_states(runs),
