@@ -12,7 +12,6 @@ from meanq.config.schema import Config
 from meanq.rundir.files import read_status
 from meanq.rundir.layout import run_directory
 from meanq.rundir.lock import BusyError
-from meanq.rundir.writer import record_failure
 
 FAILED, CANNOT_WORK, BUSY = 1, 2, 3  # exit codes
 _MEANINGS = {
@@ -36,6 +35,7 @@ class RunFailedError(RuntimeError):
 def execute(config: Config, overrides: Sequence[str]) -> None:
     """Train a run, or resume it, unless it is finished. Raises RunFailedError."""
     from meanq.mirrors.process import make_mirror
+    from meanq.rundir.writer import record_failure
     from meanq.training.session import Session
     from meanq.training.terminal import TerminalReporter, make_console
 
