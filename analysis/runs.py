@@ -1,20 +1,16 @@
-"""Reads run directories: `<root>/.../<env>/<label>/seed_<n>/`, wherever they are below the given paths.
+"""Pools runs: reads all run directories below the given paths and groups them by environment and label.
 
-Nothing is read but CSV, JSON, YAML without tags and arrays without pickles, so reading somebody else's directory runs
-nothing of theirs. What is wrong with a set of runs ends in one of two lists: `problems` names each directory that was
-skipped, and why; `notes` says what a reader of the numbers has to know (unfinished runs, missing seeds, ...).
+Whatever is wrong with a set of runs ends up in one of two lists: `problems` names each directory that was skipped, and
+why; `notes` tells a reader of the numbers what to keep in mind (unfinished runs, missing seeds, ...).
 
-Runs are pooled where environment, label and configuration agree. Where one label covers several configurations, its
-runs are told apart by the fields that differ: `dqn {algo.learning_rate=0.001}`. They are never averaged together.
+Runs are pooled where environment, label and configuration agree. Where one label covers several configurations, the
+fields that differ become part of the label: `dqn {algo.learning_rate=0.001}`. Different configurations are never
+averaged together. The files themselves are read by meanq.rundir.reader, which executes nothing.
 """
 
-import csv
 import json
-import os
 import re
 import sys
-import zipfile
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,58 +20,36 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from meanq.config.fields import field_value, flatten, is_compared
+from meanq.rundir.layout import CONFIG, EVALUATION_COLUMNS, EVALUATIONS, META, PROBES, STATUS, TIMINGS, TRAINING
+from meanq.rundir.reader import (
+    DamagedFileError,
+    Probes,
+    UnreadableFileError,
+    find_runs,
+    open_file,
+    read_config,
+    read_json,
+    read_probes,
+)
 
-EVALUATION_COLUMNS = (
-    *("step", "episode", "return", "discounted_return", "discounted_return_unclipped"),
-    *("discounted_return_first_life", "length", "value"),
-)
 LONG_HORIZON = 500_000  # from here on scores are normalised as in the paper's table 2
-# Columns of training.csv that tell whether learning gets through, see `meanq.agent.Agent.diagnostics`.
+# Columns of training.csv made by meanq.learning.agent.Agent.diagnostics.
 DIAGNOSTICS = re.compile(r"adam_share_\w+|value_spread")
-_TABLES = ("timings.csv", "training.csv")
-_SEED = re.compile(r"seed_\d+")
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same language, ten times as fast
-# What the readers of CSV, JSON, YAML and arrays raise where a file is not what its name says.
-_DAMAGE = (
-    *(OSError, EOFError, MemoryError, KeyError, ValueError, TypeError, AttributeError, NotImplementedError),
-    *(RecursionError, csv.Error, zipfile.BadZipFile, zlib.error, yaml.YAMLError, pd.errors.ParserError),
-)
 
 
 class AnalysisError(ValueError):
-    """A user's mistake, or data that cannot answer the question: one line."""
-
-
-@dataclass(frozen=True)
-class Probes:
-    """Values of all members at the probe states, and the truth where it is known."""
-
-    step: np.ndarray  # [T]
-    q: np.ndarray  # [T, P, K, A]
-    true_q: np.ndarray | None  # [P, A]
-
-    def at(self, step: int) -> np.ndarray | None:
-        """Q [P, K, A] at this step; None where there is no probe or a value is not finite."""
-        index = self._finite.get(step)
-        return None if index is None else self.q[index]
-
-    @cached_property
-    def _finite(self) -> dict[int, int]:
-        """By step, where in q it is; of finite values."""
-        finite = np.isfinite(self.q).all(axis=(1, 2, 3))
-        return {int(step): index for index, step in enumerate(self.step) if finite[index]}
+    """A user's mistake, or data that cannot answer the question; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run directory, as its files tell."""
+    """The content of one run directory."""
 
     directory: Path
     env: str
-    label: str  # what runs are grouped by; told apart further where configurations differ
+    label: str  # the group; extended by fields where configurations differ
     algo: str  # the name of the configured algorithm
     seed: int
     config: Mapping[str, Any]
@@ -84,33 +58,33 @@ class Run:
     status: Mapping[str, Any]
     meta: Mapping[str, Any]
     timings: pd.DataFrame
-    diagnostics: pd.DataFrame  # of training.csv: step and the columns of DIAGNOSTICS, as far as the run has them
+    diagnostics: pd.DataFrame  # step and the columns DIAGNOSTICS of training.csv that the run has
 
     @property
     def state(self) -> str:
-        """What the run says of itself: finished, failed, interrupted, running (or killed without a word)."""
+        """As in status.json: finished, failed, interrupted, or running, which includes killed runs."""
         return str(self.status.get("state", "unknown"))
 
     @property
     def total_steps(self) -> int:
-        """How long the run is meant to be."""
+        """The planned length, in interactions."""
         return int(self.config["total_steps"])
 
     @property
     def last_evaluation(self) -> int:
-        """The last step at which it was evaluated; 0 where it never was."""
+        """The step of the last evaluation; 0 where there is none."""
         return int(self.evaluations["step"].max()) if len(self.evaluations) else 0
 
     @property
     def seconds(self) -> float:
-        """Wall-clock seconds of training; up to the last row of timings.csv where the run is not finished."""
+        """Wall-clock seconds of training; of an unfinished run, up to the last row of timings.csv."""
         if isinstance(self.meta.get("seconds"), int | float):
             return float(self.meta["seconds"])
         return float(self.timings["seconds"].iloc[-1]) if len(self.timings) else float("nan")
 
     @cached_property
     def scores(self) -> tuple[float, float] | None:
-        """(random, reference) score by which returns are normalised, of the table of the run's horizon."""
+        """The (random, reference) scores that normalise returns of the run's horizon; None where unknown."""
         env = self.config["env"]
         random, reference = env.get("random_score"), env.get("reference_score")
         if self.total_steps >= LONG_HORIZON and env.get("random_score_500k") is not None:
@@ -130,7 +104,7 @@ class Run:
     def episode_means(self) -> pd.DataFrame:
         """Means over the episodes of each evaluation, by step; NaN where an episode's number is not finite.
 
-        `episodes` is their number. Beside the columns of the table: normalised_return, and the bias
+        Has the columns of the table, `episodes` (their number), `normalised_return` and the `bias_*` of BIASES:
         V(s_0) - sum_t gamma^t r_t with rewards as learned from (clipped), as the game gives them (unclipped), or as
         learned from and up to the first loss of life (first_life).
         """
@@ -138,7 +112,7 @@ class Run:
         values = self.evaluations[columns].to_numpy(float)
         values[~np.isfinite(values)] = np.nan
         steps, first, episodes = np.unique(self.evaluations["step"], return_index=True, return_counts=True)
-        # Rows are in the order of steps. A sum with a NaN is NaN: no mean over what is left.
+        # Rows are sorted by step. A sum with a NaN is NaN, as it should be.
         sums = np.add.reduceat(values, first, axis=0) if len(steps) else values
         means = dict(zip(columns, (sums / episodes[:, None]).T, strict=True))
         means |= {f"bias_{name}": means["value"] - means[column] for name, column in BIASES.items()}
@@ -146,7 +120,7 @@ class Run:
         return pd.DataFrame(means, index=pd.Index(steps.astype(int), name="step"))
 
 
-# The discounted return that the value of the initial state is compared with, by the name of the option.
+# The column that the value of the initial state is compared with, by the name of the option.
 BIASES = {
     "clipped": "discounted_return",
     "unclipped": "discounted_return_unclipped",
@@ -167,7 +141,7 @@ class Problem:
 
 @dataclass
 class RunSet:
-    """Runs, the directories that were skipped, and what has to be said about them."""
+    """Runs, the directories that were skipped, and notes about both."""
 
     runs: list[Run]
     problems: list[Problem] = field(default_factory=list)
@@ -175,17 +149,17 @@ class RunSet:
 
     @property
     def envs(self) -> list[str]:
-        """In alphabetical order."""
+        """Sorted."""
         return sorted({run.env for run in self.runs})
 
     @property
     def labels(self) -> list[str]:
-        """In alphabetical order."""
+        """Sorted."""
         return sorted({run.label for run in self.runs})
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Of the longest run in each environment, in interactions, finished or not."""
+        """Planned length of the longest run, by environment, in interactions."""
         return {env: max(run.total_steps for run in self.runs if run.env == env) for env in self.envs}
 
     def groups(self) -> dict[tuple[str, str], list[Run]]:
@@ -204,36 +178,10 @@ class RunSet:
         return [f"skipped {problem}" for problem in self.problems] + self.notes
 
 
-def find_directories(paths: Iterable[Path], problems: list[Problem]) -> Iterator[Path]:
-    """Every directory called seed_<n> at or below the paths, once, in order; links are followed."""
-    seen: set[tuple[int, int]] = set()  # paths may overlap, and a link may lead back up
-    waiting = list(reversed(list(paths)))
-    while waiting:
-        directory = waiting.pop()
-        try:
-            about = directory.stat()
-            if (about.st_dev, about.st_ino) in seen:
-                continue
-            seen.add((about.st_dev, about.st_ino))
-            if _SEED.fullmatch(directory.name or directory.resolve().name):
-                yield directory
-                continue
-            with os.scandir(directory) as entries:
-                below = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-            waiting += [directory / name for name in reversed(below)]
-        except OSError as error:
-            problems.append(Problem(directory, error.strerror or str(error)))
-
-
 def read_run(directory: Path) -> Run:
-    """One run; AnalysisError where its files are not those of a run."""
+    """Read one run; AnalysisError where its files are not those of a run."""
     try:
-        for name in ("config.yaml", "evaluations.csv", "probes.npz", "status.json", "meta.json", *_TABLES):
-            if (directory / name).exists() and not (directory / name).is_file():
-                raise ValueError(f"{name} is not a file")
-        if not (directory / "config.yaml").exists():
-            raise ValueError("no config.yaml")
-        config = _read_config(directory / "config.yaml")
+        config = read_config(directory)
         return Run(
             directory=directory,
             env=config["env"]["name"],
@@ -241,26 +189,30 @@ def read_run(directory: Path) -> Run:
             algo=config["algo"]["name"],
             seed=config["seed"],
             config=config,
-            evaluations=_read_table(directory / "evaluations.csv", EVALUATION_COLUMNS, ("step", "episode")),
-            probes=_read_probes(directory / "probes.npz", config),
-            status=_read_json(directory / "status.json"),
-            meta=_read_json(directory / "meta.json"),
-            timings=_read_table(directory / "timings.csv", ("step", "seconds"), ("step",)),
-            diagnostics=_read_table(directory / "training.csv", ("step",), ("step",), DIAGNOSTICS),
+            evaluations=_read_table(directory / EVALUATIONS, EVALUATION_COLUMNS, ("step", "episode")),
+            probes=_read_probes(directory, config),
+            status=_read_json(directory / STATUS),
+            meta=_read_json(directory / META),
+            timings=_read_table(directory / TIMINGS, ("step", "seconds"), ("step",)),
+            diagnostics=_read_table(directory / TRAINING, ("step",), ("step",), DIAGNOSTICS),
         )
-    except _DAMAGE as error:
-        raise AnalysisError(" ".join(str(error).split()) or type(error).__name__) from None
+    except FileNotFoundError:
+        raise AnalysisError(f"no {CONFIG}") from None
+    except UnreadableFileError as error:
+        raise AnalysisError(error.brief) from None
 
 
 def read_runs(paths: Sequence[Path | str]) -> RunSet:
-    """All runs below the paths, checked against each other; AnalysisError where there is none that can be read."""
+    """Read all runs below the paths and check them against each other; AnalysisError where none can be read."""
+    unlisted: list[tuple[str, str]] = []
     problems: list[Problem] = []
     runs = []
-    for directory in find_directories([Path(path) for path in paths], problems):
+    for directory in find_runs(map(Path, paths), unlisted):
         try:
             runs.append(read_run(directory))
         except AnalysisError as error:
             problems.append(Problem(directory, str(error)))
+    problems += [Problem(Path(directory), reason) for directory, reason in unlisted]
     if not runs:
         what = "; ".join(map(str, problems)) or "nothing called <env>/<label>/seed_<n> is below"
         raise AnalysisError(f"{', '.join(map(str, paths))}: no runs here ({what})")
@@ -273,7 +225,7 @@ def read_runs(paths: Sequence[Path | str]) -> RunSet:
 
 
 def named_labels(text: str, known: Sequence[str]) -> list[str]:
-    """The labels of a list with commas, where labels may have commas themselves; what is unknown is left as written."""
+    """Split a comma-separated list of labels, which may contain commas; unknown ones are left as written."""
     found = []
     while text:
         fitting = [label for label in known if f"{text},".startswith(f"{label},")]
@@ -284,7 +236,7 @@ def named_labels(text: str, known: Sequence[str]) -> list[str]:
 
 
 def differing_fields(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of the fields, of those that matter, in which the configurations are not all equal."""
+    """List the compared fields in which the configurations are not all equal."""
     flat = [flatten(config) for config in configs]
     names = sorted({name for fields in flat for name in fields})
     return [
@@ -295,8 +247,9 @@ def differing_fields(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _separate_configurations(runs: list[Run], notes: list[str]) -> list[Run]:
-    """Where a label covers several configurations of a game, add to it what differs; in other games, too, so that the
-    same configuration is called the same everywhere.
+    """Where a label covers several configurations, append the differing fields to it.
+
+    This is done in every environment, so that one configuration has one label everywhere.
     """
     games: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
@@ -324,13 +277,13 @@ def _values(run: Run, fields: Sequence[str]) -> str:
 
 
 def _assignments(fields: Sequence[str], values: str, between: str, longest: int = 30) -> str:
-    """name=value of each field; long values cut off."""
+    """List name=value of each field; long values are shortened."""
     pairs = zip(fields, json.loads(values), strict=True)
     return between.join(f"{name}={_short(value, longest)}" for name, value in pairs)
 
 
 def _suffixes(fields: Sequence[str], variants: Sequence[str]) -> dict[str, str]:
-    """What is added to a label, by the values of these fields; no two are alike."""
+    """Return a unique suffix of the label for each variant."""
     if len(fields) > 2:
         first = {values: _assignments(fields[:1], json.dumps(json.loads(values)[:1]), "") for values in variants}
         return {values: f"variant {i}: {first[values]}, ..." for i, values in enumerate(variants, 1)}
@@ -341,7 +294,7 @@ def _suffixes(fields: Sequence[str], variants: Sequence[str]) -> dict[str, str]:
 
 
 def _drop_repeated(runs: list[Run], notes: list[str]) -> list[Run]:
-    """A run is a function of its configuration and seed, so a second copy is no second sample."""
+    """Keep one run per configuration and seed: a second copy is no second sample."""
     copies: dict[tuple[str, str, int], list[Run]] = defaultdict(list)
     for run in runs:
         copies[run.env, run.label, run.seed].append(run)
@@ -404,7 +357,7 @@ def _missing_seeds(found: RunSet) -> Iterator[str]:
 
 
 def _unlike(found: RunSet) -> Iterator[str]:
-    """Differences between labels that make their numbers hard to compare."""
+    """Note differences between labels that make their numbers hard to compare."""
     for env in found.envs:
         runs = [run for run in found.runs if run.env == env]
         probed: dict[str, set[str]] = defaultdict(set)
@@ -425,68 +378,46 @@ def _unlike(found: RunSet) -> Iterator[str]:
             yield f"{env}: runs are normalised by different random or reference scores (longer runs use table 2's)"
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    config = yaml.load(path.read_text(), Loader=_LOADER)
+def _read_table(
+    path: Path, columns: Sequence[str], key: Sequence[str], also: re.Pattern[str] | None = None
+) -> pd.DataFrame:
+    """Read these columns and those that `also` matches, sorted by `key`. A new run has no such file: no rows."""
     try:
-        names = [config["label"], config["env"]["name"], config["algo"]["name"]]
-        numbers = [config["seed"], config["total_steps"], config["algo"]["ensemble_size"]]
-        scores = [config["env"].get(name) for name in ("random_score", "random_score_500k", "reference_score")]
-    except (KeyError, TypeError, IndexError, AttributeError):
-        raise ValueError(f"{path.name} is not the configuration of a run") from None
-    if not all(isinstance(name, str) for name in names) or not all(type(number) is int for number in numbers):
-        raise ValueError(f"{path.name} is not the configuration of a run")
-    if not all(score is None or type(score) in (int, float) for score in scores):
-        raise ValueError(f"{path.name} has a random or reference score that is not a number")
-    return config
-
-
-def _read_table(path: Path, columns: Sequence[str], key: Sequence[str], also: re.Pattern[str] | None = None) -> Any:
-    """These columns, and those that `also` matches. Empty where there is no such file: a new run has none."""
-    if not path.exists():
+        with open_file(path) as file:
+            table = pd.read_csv(file)
+            columns = [*columns, *(name for name in map(str, table) if also and also.fullmatch(name))]
+            missing = [name for name in columns if name not in table]
+            if missing:
+                raise ValueError(f"has no column {', '.join(missing)}")
+            values = {name: table[name].to_numpy(float) for name in columns}
+    except FileNotFoundError:
         return pd.DataFrame({name: pd.Series(dtype=float) for name in columns})
-    table = pd.read_csv(path)
-    columns = [*columns, *(name for name in map(str, table) if also and also.fullmatch(name))]
-    missing = [name for name in columns if name not in table]
-    if missing:
-        raise ValueError(f"{path.name} has no column {', '.join(missing)}")
-    try:
-        values = {name: table[name].to_numpy(float) for name in columns}
-    except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from None
     keys = np.stack([values[name] for name in key])
     order = np.lexsort(keys[::-1])
     if not np.isfinite(keys).all() or (np.diff(keys[:, order]) == 0).all(axis=0).any():
-        raise ValueError(f"{path.name} has rows without, or with the same, {' and '.join(key)}")
+        raise DamagedFileError(path, f"has rows without, or with the same, {' and '.join(key)}")
     return pd.DataFrame({name: v[order].astype(int) if name in key else v[order] for name, v in values.items()})
 
 
-def _read_probes(path: Path, config: Mapping[str, Any]) -> Probes | None:
-    if not path.exists():
+def _read_probes(directory: Path, config: Mapping[str, Any]) -> Probes | None:
+    """Read the probes in double precision, and check them against the configuration."""
+    probes = read_probes(directory)
+    if probes is None:
         return None
-    with np.load(path, allow_pickle=False) as arrays:
-        if "step" not in arrays or "q" not in arrays:
-            raise ValueError(f"{path.name} has no step or no q")
-        step, q = arrays["step"], arrays["q"].astype(np.float64)
-        true_q = arrays["true_q"].astype(np.float64) if "true_q" in arrays else None
-    if q.ndim != 4 or 0 in q.shape[1:] or step.shape != (len(q),) or (np.diff(step) <= 0).any():
-        raise ValueError(f"{path.name} holds q of shape {q.shape} for steps of shape {step.shape}, which is no probe")
-    members, states = config["algo"]["ensemble_size"], (config.get("probe") or {}).get("states", q.shape[1])
-    if q.shape[1:3] != (states, members):
-        raise ValueError(
-            f"{path.name} holds {q.shape[1]} states and {q.shape[2]} members where config.yaml says {states}, {members}"
-        )
-    if true_q is not None and (true_q.shape != (q.shape[1], q.shape[3]) or not np.isfinite(true_q).all()):
-        raise ValueError(f"{path.name} holds true_q of shape {true_q.shape} for q of shape {q.shape}")
-    return Probes(step.astype(np.int64), q, true_q)
+    _, states, members, _ = probes.q.shape
+    expected = (config.get("probe") or {}).get("states", states), config["algo"]["ensemble_size"]
+    if (states, members) != expected:
+        reason = f"has {states} states and {members} members where {CONFIG} says {expected[0]}, {expected[1]}"
+        raise DamagedFileError(directory / PROBES, reason)
+    true_q = None if probes.true_q is None else probes.true_q.astype(np.float64)
+    return Probes(probes.step.astype(np.int64), probes.q.astype(np.float64), true_q)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    if not path.exists():
+    try:
+        return read_json(path)
+    except FileNotFoundError:  # a run that was killed early
         return {}
-    content = json.loads(path.read_text())
-    if not isinstance(content, dict):
-        raise ValueError(f"{path.name} is not a JSON object")
-    return content
 
 
 def _short(value: Any, longest: int) -> str:

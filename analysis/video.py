@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analysis.console import say
-from analysis.runs import AnalysisError, Problem, Run, find_directories, read_run
+from analysis.runs import AnalysisError, Run, read_run
+from meanq.rundir.reader import find_runs
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -108,8 +109,7 @@ def read_one(directory: Path) -> Run:
     try:
         return read_run(directory)
     except AnalysisError as error:
-        problems: list[Problem] = []
-        below = next(find_directories([directory], problems), directory)
+        below = next(find_runs([directory], []), directory)
         hint = f"; below it there is {below}" if below != directory else ""
         raise AnalysisError(f"{directory} is not the directory of a run ({error}){hint}") from None
 

@@ -15,7 +15,8 @@ from meanq.launching.plan import plan, register_schema
 from meanq.learning.agent import Agent
 from meanq.learning.exploration import Values, greedy, sometimes_random
 from meanq.learning.networks import Params, QNetwork
-from meanq.training.evaluation import Episode, Games
+from meanq.rundir.layout import Episode
+from meanq.training.evaluation import Games
 
 
 @cache

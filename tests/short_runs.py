@@ -7,7 +7,7 @@ from torch import Tensor
 
 from meanq.config.schema import Config
 from meanq.launching.plan import plan, register_schema
-from meanq.training.evaluation import Episode
+from meanq.rundir.layout import Episode
 from meanq.training.session import Progress, Session
 
 # Enough to fill a replay, learn, copy targets several times, evaluate, probe and log, in a second or two.

@@ -21,9 +21,7 @@ ORDER = (
 )
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
 # Imports against the order that are still to be removed: (importing module, imported package).
-KNOWN = {
-    ("meanq.rundir.writer", "training"),
-}
+KNOWN: set[tuple[str, str]] = set()
 
 
 def module_name(path: Path) -> str:

@@ -19,7 +19,7 @@ from analysis.figures.tables import need, read_table
 from analysis.results.provenance import without_paths
 from analysis.results.rerun_commands import PRIVATE, public_overrides
 from analysis.runs import Run, RunSet, differing_fields, read_runs
-from meanq.rundir import writer as layout
+from meanq.rundir import layout
 
 PROVENANCE = "provenance.json"
 RUNS = "runs"
@@ -97,7 +97,7 @@ def _copy(run: Run, place: Path) -> None:
         status["reason"] = without_paths([run.directory], str(run.status["reason"]))
     for name, content in ((layout.META, meta), (layout.STATUS, status)):
         (place / name).write_text(json.dumps(content, indent=2) + "\n")
-    for name in (layout.EVALUATIONS, layout.TRAINING, layout.TIMINGS, layout.PROBES):
+    for name in (*layout.TABLES, layout.PROBES):
         if (run.directory / name).is_file():
             shutil.copyfile(run.directory / name, place / name)
 

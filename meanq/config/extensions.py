@@ -21,6 +21,11 @@ BOOTSTRAP_RULES = {
     "min": "meanq.learning.bootstrap.MIN",
     "others": "meanq.learning.bootstrap.OTHERS",
 }
+# A logger is a meanq.mirrors.sink.Sink; `files`, the run directory alone, needs none.
+LOGGERS = {
+    "wandb": "meanq.mirrors.wandb.WandbSink",
+    "tensorboard": "meanq.mirrors.tensorboard.TensorboardSink",
+}
 
 
 def import_environment(kind: str) -> Any:
@@ -31,6 +36,11 @@ def import_environment(kind: str) -> Any:
 def import_bootstrap_rule(name: str) -> Any:
     """A BootstrapRule, or a user's own function of the members' values."""
     return _resolve("algo.bootstrap", "rule", name, BOOTSTRAP_RULES)
+
+
+def import_logger(name: str) -> Any:
+    """The class that copies runs to this logger."""
+    return _resolve("logger.name", "logger", name, LOGGERS)
 
 
 def _resolve(field: str, noun: str, name: str, known: Mapping[str, str]) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from meanq.config.extensions import LOGGERS
 from meanq.config.setting import setting
 
 # A wheel carries conf/ inside the package, a checkout beside it.
@@ -186,7 +187,7 @@ class CheckpointConfig:
 class LoggerConfig:
     """A mirror of the run besides its directory. All but `name` and `finish_seconds` concern W&B."""
 
-    name: str = setting("where the run is mirrored", choices=("files", "wandb", "tensorboard"))
+    name: str = setting("where the run is mirrored", choices=("files", *LOGGERS))
     project: str = setting("W&B project", "meanq")
     entity: str | None = setting("W&B user or team; null: your default", None)
     mode: str = setting("auto: online if there is a key, else offline", "auto", choices=WANDB_MODES)

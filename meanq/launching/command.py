@@ -15,7 +15,7 @@ from meanq.launching.execute import CANNOT_WORK, FAILED, RunFailedError, complai
 from meanq.launching.hydra_bridge import CONFIG_NAME
 from meanq.launching.plan import IN_PROCESS, Plan, hydra_arguments, plan
 from meanq.launching.seeds import expand_seed_ranges
-from meanq.rundir.reader import FINISHED, Outcome
+from meanq.rundir.progress import FINISHED, Outcome
 
 
 def run_command(job: TaskFunction, description: str) -> int:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from meanq.config.errors import ConfigError
 from meanq.config.schema import Config
-from meanq.rundir.files import read_status
 from meanq.rundir.layout import run_directory
 from meanq.rundir.lock import BusyError
+from meanq.rundir.reader import read_status
 
 FAILED, CANNOT_WORK, BUSY = 1, 2, 3  # exit codes
 _MEANINGS = {

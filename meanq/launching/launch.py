@@ -21,8 +21,8 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 from meanq.config.schema import Config
 from meanq.launching.hydra_bridge import make_callbacks, sweep_config
 from meanq.launching.plan import IN_PROCESS, Plan
-from meanq.rundir.files import read_status
 from meanq.rundir.layout import run_directory
+from meanq.rundir.reader import read_status
 from meanq.rundir.reuse import reuse, said_of
 
 

@@ -13,7 +13,8 @@ from hydra.core.utils import JobStatus
 from submitit.core.utils import pickle_load
 
 from meanq.config.errors import ConfigError
-from meanq.rundir.files import read_status, write_atomically
+from meanq.rundir.files import write_atomically
+from meanq.rundir.reader import read_status
 
 # States that a job does not leave by itself. A requeued job passes through some of them for a moment, and a result may
 # appear late on a network file system, so such a state must last ENDED_SECONDS before it counts.

@@ -105,7 +105,7 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.json:
             print(json.dumps(definition(view), indent=2))
             return 0
-        from meanq.mirrors.process import has_key
+        from meanq.mirrors.wandb import has_key
 
         if not has_key():
             raise ConfigError("no W&B API key: run `wandb login` or set WANDB_API_KEY; --json needs none")

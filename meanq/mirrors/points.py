@@ -1,12 +1,8 @@
 """A run directory as points of metrics over steps: what is mirrored to W&B or TensorBoard, under which name.
 
-Nothing is read but CSV, JSON, YAML without tags and arrays without pickles, so reading somebody else's directory runs
-nothing of theirs. The names are explained in docs/wandb.md.
+The names are explained in docs/wandb.md.
 """
 
-import csv
-import zipfile
-import zlib
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,20 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from meanq.rundir.layout import CONFIG, EVALUATIONS, PROBES, TIMINGS, TRAINING
+from meanq.rundir.layout import EVALUATIONS, TIMINGS, TRAINING
+from meanq.rundir.reader import DamagedFileError, read_config, read_probes, read_table
 
 _LONG_HORIZON = 500_000  # from here on scores are normalised as in the paper's table 2
-# What the readers of CSV and arrays raise where a file is not what its name says.
-_DAMAGE = (
-    *(OSError, EOFError, MemoryError, KeyError, ValueError, TypeError, AttributeError, NotImplementedError),
-    *(csv.Error, zipfile.BadZipFile, zlib.error),
-)
-
-
-class UnreadableRunError(ValueError):
-    """A run directory whose files do not say what a run's files say."""
 
 
 @dataclass(frozen=True)
@@ -37,21 +24,6 @@ class Point:
     step: int
     scalars: dict[str, float] = field(default_factory=dict)
     histograms: dict[str, np.ndarray] = field(default_factory=dict)
-
-
-def read_config(directory: Path) -> dict[str, Any]:
-    """The run's own configuration, as stored."""
-    try:
-        config = yaml.safe_load((directory / CONFIG).read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UnreadableRunError(f"{directory / CONFIG}: {_one_line(error)}") from None
-    try:
-        named = [config["study"], config["label"], config["env"]["name"], config["algo"]["name"]]
-        if all(isinstance(name, str) for name in named) and isinstance(config["seed"], int):
-            return config
-    except (KeyError, TypeError, IndexError):
-        pass
-    raise UnreadableRunError(f"{directory / CONFIG}: is not the configuration of a run")
 
 
 def read_points(directory: Path) -> list[Point]:
@@ -66,22 +38,24 @@ def read_points(directory: Path) -> list[Point]:
 
     try:
         episodes: dict[int, list[dict[str, float]]] = defaultdict(list)
-        for row in _rows(directory / EVALUATIONS):
+        for row in read_table(directory / EVALUATIONS):
             episodes[int(row["step"])].append(
                 {name: float(row[name]) for name in row if name not in ("step", "episode")}
             )
         for step, found in episodes.items():
             add(step, evaluation_metrics(found, config))
         for table, prefix in ((TRAINING, "training"), (TIMINGS, "timing")):
-            for row in _rows(directory / table):
+            for row in read_table(directory / table):
                 cells = {name: value for name, value in row.items() if name != "step" and value != ""}
                 add(int(row["step"]), {f"{prefix}/{name}": float(value) for name, value in cells.items()})
-        for step, q, true_q in _probes(directory / PROBES):
-            point = add(step, probe_metrics(q, true_q))
+        probes = read_probes(directory)
+        for step, values in zip(probes.step, probes.q, strict=True) if probes else ():
+            q = values.astype(np.float64)
+            point = add(int(step), probe_metrics(q, probes.true_q if probes else None))
             point.scalars.update(_normalised_spread(point.scalars))
             point.histograms["probe/q"] = q.ravel()
-    except _DAMAGE as error:
-        raise UnreadableRunError(f"{directory}: cannot be read ({_one_line(error)})") from None
+    except (KeyError, ValueError, TypeError, AttributeError) as error:  # cells that are missing or no numbers
+        raise DamagedFileError(directory, error) from None
     return [points[step] for step in sorted(points)]
 
 
@@ -126,26 +100,3 @@ def _normalised_spread(scalars: Mapping[str, float]) -> dict[str, float]:
         return {}
     names = ("probe/member_std", "probe/member_jensen_gap")
     return {f"{name}_normalised": scalars[name] / score for name in names if name in scalars}
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(newline="") as file:
-            return list(csv.DictReader(file))
-    except FileNotFoundError:
-        return []
-
-
-def _probes(path: Path) -> list[tuple[int, np.ndarray, np.ndarray | None]]:
-    if not path.exists():
-        return []
-    with np.load(path, allow_pickle=False) as arrays:
-        steps, q = arrays["step"], arrays["q"].astype(np.float64)
-        true_q = arrays.get("true_q")
-    if q.ndim != 4 or len(steps) != len(q):
-        raise ValueError(f"{path.name} holds q of shape {q.shape} for {len(steps)} steps")
-    return [(int(step), values, true_q) for step, values in zip(steps, q, strict=True)]
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Replay runs into W&B from their directories: what was trained without W&B, offline, or while W&B was down.
+"""Uploads runs to W&B from their directories: those trained without W&B, offline, or while W&B was down.
 
 python -m meanq.wandb_upload runs                      every finished or failed run below runs/, each step once
 python -m meanq.wandb_upload runs --mode offline       into <run>/wandb, for `wandb sync`; needs no network
@@ -9,51 +9,48 @@ import dataclasses
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 from meanq.config.checks import check_logger
 from meanq.config.errors import ConfigError
 from meanq.config.schema import LoggerConfig
-from meanq.mirrors.points import UnreadableRunError, read_config, read_points
-from meanq.mirrors.process import ProcessMirror, destination, has_key, is_mirrored
-from meanq.rundir.files import read_status
+from meanq.mirrors.points import read_points
+from meanq.mirrors.process import ProcessMirror
+from meanq.mirrors.wandb import destination, has_key, is_mirrored
 from meanq.rundir.layout import CONFIG, STATUS
 from meanq.rundir.lock import lock_holder
-from meanq.rundir.reader import find_runs
+from meanq.rundir.reader import UnreadableFileError, find_runs, read_config, read_status
 
-_FINAL = ("finished", "failed")
-_PATIENCE = 3  # runs that fail one after the other, before it is called an outage
+_MAX_FAILURES = 3  # consecutive runs; then W&B seems to be down
 
 
-def _state(directory: Path) -> str:
-    status: Any = read_status(directory)
-    return str(status.get("state")) if isinstance(status, dict) else "unknown"
+class UploadError(RuntimeError):
+    """W&B does not have the run; the mirror has printed why."""
 
 
 def reason_to_skip(directory: Path) -> str | None:
-    """Why a run is not to be uploaded now; None where it is."""
+    """Say why a run is not to be uploaded now; None where it is."""
     if holder := lock_holder(directory):
         return f"is being trained, by process {holder.get('pid')} on {holder.get('host')}"
-    state = _state(directory)
-    return None if state in _FINAL else f"is not finished: its state is {state}"
+    state = read_status(directory).get("state", "unknown")
+    return None if state in ("finished", "failed") else f"is not finished: its state is {state}"
 
 
 def logger_settings(directory: Path, arguments: argparse.Namespace) -> LoggerConfig:
-    """As the run was configured, where it was for W&B, and as the command says."""
+    """Combine the settings of the run, if its logger was W&B, with those of the command, which prevail."""
     stored = read_config(directory).get("logger") or {}
     known = {field.name for field in dataclasses.fields(LoggerConfig)}
     kept = {name: value for name, value in stored.items() if name in known} if stored.get("name") == "wandb" else {}
     chosen = {name: getattr(arguments, name) for name in ("project", "entity", "tags", "weights")}
-    changed = {name: value for name, value in chosen.items() if value is not None}
-    seconds = {"finish_seconds": arguments.seconds}
-    logger = LoggerConfig(**{**kept, "name": "wandb", "mode": arguments.mode, **changed, **seconds})
+    given = {name: value for name, value in chosen.items() if value is not None}
+    fixed = {"name": "wandb", "mode": arguments.mode, "finish_seconds": arguments.seconds}
+    logger = LoggerConfig(**{**kept, **given, **fixed})
     check_logger(logger)
     return logger
 
 
 def upload(directory: Path, arguments: argparse.Namespace) -> str:
-    """Mirror one run; what was done, in words."""
-    state = _state(directory)
+    """Upload one run; returns what was done, in words."""
+    state = read_status(directory)["state"]
     logger = logger_settings(directory, arguments)
     where = destination(logger, arguments.mode)
     if not arguments.force and is_mirrored(directory, where, state):
@@ -66,12 +63,12 @@ def upload(directory: Path, arguments: argparse.Namespace) -> str:
     mirror.update(points[-1].step if points else 0)
     mirror.close(state)
     if not is_mirrored(directory, where, state):
-        raise ConnectionError(f"{directory}: not uploaded; the line above says why")
+        raise UploadError(f"{directory}: not uploaded; the line above says why")
     return f"uploaded, {len(points)} steps"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line."""
+    """Run the command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m meanq.wandb_upload", description=__doc__.split("\n")[0])
     parser.add_argument("root", type=Path, help="a directory with runs below it, or a run's own")
     parser.add_argument("--project", help="default: the run's logger.project, or meanq")
@@ -95,7 +92,7 @@ def _upload_all(arguments: argparse.Namespace) -> int:
     root = arguments.root
     if not root.is_dir():
         raise ConfigError(f"{root}: no such directory; write the root of your runs")
-    runs = sorted(path for path in find_runs(root, []) if (path / CONFIG).exists() and (path / STATUS).exists())
+    runs = [path for path in find_runs([root], []) if (path / CONFIG).exists() and (path / STATUS).exists()]
     if not runs:
         raise ConfigError(f"{root}: no runs there; a run is a directory with {CONFIG} and {STATUS}")
     os.environ["WANDB_SILENT"] = "true"
@@ -108,11 +105,11 @@ def _upload_all(arguments: argparse.Namespace) -> int:
             continue
         try:
             outcome = upload(directory, arguments)
-        except (UnreadableRunError, PermissionError, ConnectionError) as error:
+        except (UnreadableFileError, PermissionError, UploadError) as error:
             print(f"meanq: {error}", file=sys.stderr)
             failed += 1
-            in_a_row = in_a_row + 1 if isinstance(error, ConnectionError) else 0
-            if in_a_row == _PATIENCE:
+            in_a_row = in_a_row + 1 if isinstance(error, UploadError) else 0
+            if in_a_row == _MAX_FAILURES:
                 print(f"meanq: {in_a_row} runs in a row could not be uploaded: W&B is down, it seems", file=sys.stderr)
                 break
             continue

@@ -1,4 +1,5 @@
-"""The run directory, the one contract between training and everything that reads runs.
+"""The run directory: the one contract between training and everything that reads runs.
 
-File names, identity, writing, reading, locking, checkpoints and reuse of finished runs. May import config, replay.
+layout (names, states, columns), writer, reader, progress (what a run is doing), identity, lock, checkpoint, reuse. May
+import config and replay.
 """

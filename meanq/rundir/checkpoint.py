@@ -1,12 +1,11 @@
-"""Exact resume: the whole state of a run on disk, so that a killed run goes on as if nothing had happened.
+"""Checkpoints: the complete state of a run, so that a killed run resumes exactly.
 
     checkpoint/
-      frames-<first>-<last>     frames of the replay by their numbers; written once, never changed
-      arrays-<step>.safetensors every other array
-      state-<step>.json         the rest, and the checksums of those files; written last, so it names only whole files
+      frames-<first>-<last>     replay frames by number; written once, never changed
+      arrays-<step>.safetensors all other arrays
+      state-<step>.json         the rest, and the checksums of those files; written last, so all of them are complete
 
-The two newest are kept. Nothing here is ever executed when read: arrays are bytes with a type and a shape, the rest is
-JSON.
+The two newest are kept. Reading executes nothing: arrays are bytes with a type and a shape, the rest is JSON.
 """
 
 import contextlib
@@ -29,15 +28,16 @@ from safetensors.numpy import save as save_arrays
 
 from meanq.replay.buffer import Replay
 from meanq.rundir.files import write_atomically
+from meanq.rundir.layout import CHECKPOINT_DIR
 
-CHECKPOINT_DIR = "checkpoint"
 _FORMAT = 2
-_KEPT = 2  # so that one survives if the newest turns out to be broken
-_SEGMENT_FRAMES = 10_000  # bounds the memory that compressing takes
+_KEPT = 2  # one survives if the newest turns out to be broken
+_SEGMENT_FRAMES = 10_000  # bounds the memory that compression takes
+_STATE_NAME = re.compile(r"state-(\d+)\.json")
 
 
 class CheckpointError(RuntimeError):
-    """What is on disk cannot be used; the message says why and what to do."""
+    """A checkpoint cannot be used; the message says why and what to do."""
 
 
 @dataclass
@@ -50,20 +50,20 @@ class Segment:
 
     @property
     def name(self) -> str:
-        """Its file."""
+        """The file name."""
         return f"frames-{self.first}-{self.last}"
 
 
 @dataclass
 class Saved:
-    """A checkpoint that was read and is whole."""
+    """A complete checkpoint, as read."""
 
     step: int
     state: dict[str, Any]
-    frames: list[tuple[Segment, bytes]]  # as on disk: all of them unpacked would need the replay's memory again
+    frames: list[tuple[Segment, bytes]]  # compressed as on disk, to save memory
 
     def restore_frames(self, replay: Replay) -> None:
-        """Fill the replay's ring."""
+        """Fill the replay with the saved frames."""
         for segment, data in self.frames:
             frames = np.frombuffer(zlib.decompress(data) if segment.compressed else data, dtype=replay.frame_dtype)
             numbers = range(segment.first, segment.last)
@@ -79,7 +79,7 @@ class Checkpoints:
         self._checksums: dict[str, str] = {}  # of the segments' files
 
     def save(self, step: int, state: Mapping[str, Any], replay: Replay) -> None:
-        """Write the state after this step; what was there before is dropped only when all of it is safe on disk."""
+        """Write the state after this step. Older checkpoints are removed only once it is safe on disk."""
         self.directory.mkdir(exist_ok=True)
         self._write_frames(replay)
         arrays: dict[str, np.ndarray] = {}
@@ -97,18 +97,19 @@ class Checkpoints:
             "state": plain,
         }
         line = json.dumps(content).encode()
-        self._write(_state_name(step), line + b"\n" + _checksum(line).encode() + b"\n")
+        self._write(f"state-{step}.json", line + b"\n" + _checksum(line).encode() + b"\n")
         _sync(self.directory)
         self._prune(step, files)
 
     def load(self, warn: Callable[[str], None], *, step: int | None = None, frames: bool = True) -> Saved | None:
-        """The newest whole one, or that of a step; None: there is none. Raises CheckpointError where all are broken.
+        """Load the newest complete checkpoint, or that of `step`; None where there is none.
 
-        Without its frames, which are most of it, a checkpoint is enough to act, but not to go on.
+        Raises CheckpointError where all are broken. Without `frames`, most of the data, it suffices to act, but not to
+        resume.
         """
         broken = []
-        for path in self._states()[::-1]:
-            if step not in (None, _state_step(path)):
+        for found, path in reversed(self._states().items()):
+            if step not in (None, found):
                 continue
             try:
                 return self._read(path, frames)
@@ -123,20 +124,21 @@ class Checkpoints:
         return None
 
     def steps(self) -> list[int]:
-        """Steps of the checkpoints on disk, whole or not, oldest first."""
-        return [_state_step(path) for path in self._states()]
+        """List the steps of all checkpoints on disk, complete or not, oldest first."""
+        return list(self._states())
 
     def size(self) -> int:
         """Bytes on disk."""
         return sum(path.stat().st_size for path in self.directory.iterdir()) if self.directory.exists() else 0
 
     def remove(self) -> None:
-        """The run is finished and needs none. What cannot be removed (NFS keeps what is open) does no harm."""
+        """Remove all checkpoints. Files that cannot be removed (NFS keeps open ones) do no harm."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _states(self) -> list[Path]:
-        found = [path for path in self.directory.glob("state-*.json") if _STATE_NAME.fullmatch(path.name)]
-        return sorted(found, key=_state_step)
+    def _states(self) -> dict[int, Path]:
+        """State files by step, oldest first."""
+        matches = [(_STATE_NAME.fullmatch(path.name), path) for path in self.directory.glob("state-*.json")]
+        return dict(sorted((int(match[1]), path) for match, path in matches if match))
 
     def _write_frames(self, replay: Replay) -> None:
         held = replay.held_frames()
@@ -146,7 +148,7 @@ class Checkpoints:
             numbers = range(start, min(start + _SEGMENT_FRAMES, held.stop))
             data = replay.get_frames(numbers).tobytes()
             sample = data[: 1 << 20]
-            compressed = len(zlib.compress(sample, 1)) < 0.8 * len(sample)  # noise would only cost time
+            compressed = len(zlib.compress(sample, 1)) < 0.8 * len(sample)  # not worth it for noise
             segment = Segment(numbers.start, numbers.stop, compressed)
             self._checksums[segment.name] = self._write(segment.name, zlib.compress(data, 1) if compressed else data)
             self._segments.append(segment)
@@ -156,9 +158,9 @@ class Checkpoints:
         return _checksum(data)
 
     def _prune(self, newest: int, newest_files: Mapping[str, str]) -> None:
-        """Remove all that the kept checkpoints do not need, leftovers of a crash included."""
-        # A later one than the newest is broken: the run had to go on from an earlier one.
-        states = [path for path in self._states() if _state_step(path) <= newest][-_KEPT:]
+        """Remove all files that the kept checkpoints do not need, including leftovers of a crash."""
+        # Those later than the newest are broken: the run had to resume from an earlier one.
+        states = [path for step, path in self._states().items() if step <= newest][-_KEPT:]
         needed = set(newest_files) | {path.name for path in states}
         for path in states[:-1]:
             with contextlib.suppress(CheckpointError):  # a broken one needs nothing
@@ -187,36 +189,27 @@ class Checkpoints:
     def _read_file(self, name: str, checksum: str) -> bytes:
         if Path(name).name != name:
             raise CheckpointError(f"it names a file elsewhere: {name}")
-        try:
-            data = (self.directory / name).read_bytes()
-        except OSError as error:
-            raise CheckpointError(f"{name} cannot be read ({error.strerror})") from None
-        if _checksum(data) != checksum:
-            raise CheckpointError(f"{name} is damaged: its checksum is wrong")
+        data = _read_bytes(self.directory / name)
+        _compare(name, data, checksum)
         return data
 
 
-_STATE_NAME = re.compile(r"state-(\d+)\.json")
-
-
-def _state_name(step: int) -> str:
-    return f"state-{step}.json"
-
-
-def _state_step(path: Path) -> int:
-    match = _STATE_NAME.fullmatch(path.name)
-    assert match is not None
-    return int(match[1])
-
-
 def _read_state(path: Path) -> dict[str, Any]:
+    line, _, checksum = _read_bytes(path).strip().rpartition(b"\n")
+    _compare(path.name, line, checksum.decode(errors="replace"))
+    return json.loads(line)
+
+
+def _read_bytes(path: Path) -> bytes:
     try:
-        line, _, checksum = path.read_bytes().strip().rpartition(b"\n")
+        return path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path.name} cannot be read ({error.strerror})") from None
-    if _checksum(line).encode() != checksum:
-        raise CheckpointError(f"{path.name} is damaged: its checksum is wrong")
-    return json.loads(line)
+
+
+def _compare(name: str, data: bytes, checksum: str) -> None:
+    if _checksum(data) != checksum:
+        raise CheckpointError(f"{name} is damaged: its checksum is wrong")
 
 
 def _checksum(data: bytes) -> str:
@@ -224,7 +217,7 @@ def _checksum(data: bytes) -> str:
 
 
 def _sync(directory: Path) -> None:
-    """Make renames in a directory survive a power failure."""
+    """Make renames in this directory survive a power failure."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -233,12 +226,12 @@ def _sync(directory: Path) -> None:
 
 
 def check_state(state: Any, path: str) -> None:
-    """Raise TypeError where a state holds what no checkpoint can."""
+    """Raise TypeError where a state contains what a checkpoint cannot store."""
     _to_plain(state, path, {})
 
 
 def _to_plain(node: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
-    """What JSON can hold; arrays go into `arrays` by their path, and a mark takes their place."""
+    """Convert to JSON types; arrays go into `arrays` by their path and are replaced by a mark."""
     if node is None or (isinstance(node, (bool, int, float, str)) and not isinstance(node, np.generic)):
         return node
     if isinstance(node, np.generic):
@@ -257,12 +250,12 @@ def _to_plain(node: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
         node = node.detach().cpu().numpy()
     elif isinstance(node, bytes):
         node = np.frombuffer(node, dtype=np.uint8)
-    arrays[path] = np.ascontiguousarray(node).reshape(node.shape)  # a number must stay without dimensions
+    arrays[path] = np.ascontiguousarray(node).reshape(node.shape)  # keeps scalars without dimensions
     return {kind: path}
 
 
 def _from_plain(node: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """The inverse of _to_plain."""
+    """Invert _to_plain."""
     if isinstance(node, list):
         return [_from_plain(item, arrays) for item in node]
     if not isinstance(node, dict):
@@ -274,7 +267,7 @@ def _from_plain(node: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         if mark == "$tuple":
             return tuple(_from_plain(item, arrays) for item in value)
         if mark == "$array":
-            return arrays[value].copy()  # what safetensors returns cannot be written to
+            return arrays[value].copy()  # safetensors returns read-only arrays
         if mark == "$tensor":
             return torch.from_numpy(arrays[value].copy())
         if mark == "$bytes":

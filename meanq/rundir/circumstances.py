@@ -1,4 +1,4 @@
-"""What results may depend on beside the configuration: versions, machine, commit."""
+"""Versions, machine and commit: what results may depend on besides the configuration."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def circumstances() -> dict[str, Any]:
-    """Versions, machine and commit."""
+    """Describe the software and the machine, for meta.json."""
     packages = ("meanq", "torch", "numpy", "gymnasium", "ale-py", "minatar", "hydra-core")
     versions = {}
     for package in packages:
@@ -30,7 +30,6 @@ def circumstances() -> dict[str, Any]:
 
 
 def _cpu_model() -> str | None:
-    """As Linux calls it; elsewhere what Python knows."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -40,7 +39,7 @@ def _cpu_model() -> str | None:
 
 @cache
 def _git_commit() -> str | None:
-    """Asked once in a process: a commit that is made while a run goes on is not the code that it runs."""
+    """Asked once per process: a commit made while a run goes on is not the code that it runs."""
     try:
         command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
         result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)

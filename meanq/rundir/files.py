@@ -1,4 +1,4 @@
-"""Files that are replaced whole: a reader or a crash sees the old version or the new one."""
+"""Atomic writing: a reader, or a crash, sees the old version of a file or the new one, never a part."""
 
 import csv
 import io
@@ -9,13 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from meanq.rundir.layout import (
-    STATUS,
-)
-
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that a reader, or a crash, sees the old version or the new one, whole."""
+    """Replace a file as a whole."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     temporary = Path(name)
     try:
@@ -30,32 +26,21 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
 
 
-def read_status(directory: Path) -> dict[str, Any]:
-    """What a run says of itself; empty where there is no run."""
-    try:
-        return read_object(directory / STATUS)
-    except FileNotFoundError:
-        return {}
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace a JSON file."""
+    write_atomically(path, json_bytes(content))
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """What a JSON file holds; nothing where it is damaged."""
-    try:
-        content = json.loads(path.read_text())
-    except ValueError:  # not JSON, or not even text
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Of all columns: a run that a newer version goes on with may have more of them than it began with."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Replace a CSV file. It has the columns of all rows: a newer version may add some to a run that it resumes."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(text, fieldnames=columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return text.getvalue().encode()
+    write_atomically(path, text.getvalue().encode())
 
 
-def _json_bytes(content: Mapping[str, Any]) -> bytes:
+def json_bytes(content: Mapping[str, Any]) -> bytes:
+    """Indented JSON with a final newline."""
     return (json.dumps(content, indent=2) + "\n").encode()

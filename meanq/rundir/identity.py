@@ -3,32 +3,28 @@
 from dataclasses import asdict
 from pathlib import Path
 
-import yaml
-
 from meanq.config.errors import ConfigError
 from meanq.config.fields import field_value, flatten, is_identity
 from meanq.config.schema import Config
-from meanq.rundir.layout import (
-    _TEMPORARY,
-    CONFIG,
-    LOCK,
-)
+from meanq.rundir.layout import CONFIG, LOCK, TEMPORARY
+from meanq.rundir.reader import UnreadableFileError, read_config
+
+REMEDY = "remove the directory to start the run again from the beginning"
 
 
 def differences(directory: Path, config: Config) -> list[str]:
-    """'field: theirs -> ours' for each field in which the run stored here differs from this one."""
+    """List 'field: stored -> given' for each field in which the run stored here differs from this configuration."""
     try:
-        stored = yaml.safe_load((directory / CONFIG).read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{directory / CONFIG} cannot be read ({reason}); {_REMEDY}") from None
+        stored = read_config(directory)
+    except UnreadableFileError as error:
+        raise ConfigError(f"{error.path} cannot be read ({error.reason}); {REMEDY}") from None
     theirs, ours = flatten(stored), flatten(asdict(config))
     pairs = {name: (field_value(theirs, name), field_value(ours, name)) for name in sorted(theirs.keys() | ours.keys())}
     return [f"{name}: {their} -> {our}" for name, (their, our) in pairs.items() if their != our and is_identity(name)]
 
 
 def check_directory(directory: Path, config: Config) -> None:
-    """Raise where the directory holds anything but this very run; writes nothing."""
+    """Raise ConfigError where the directory holds anything but this run. Writes nothing."""
     if not directory.exists():
         return
     if not directory.is_dir():
@@ -39,10 +35,7 @@ def check_directory(directory: Path, config: Config) -> None:
             raise ConfigError(
                 f"{directory} holds another run ({'; '.join(different)}): write another label= or study=, or remove it"
             )
-    elif any(path.name != LOCK and not _TEMPORARY.fullmatch(path.name) for path in directory.iterdir()):
+    elif any(path.name != LOCK and not TEMPORARY.fullmatch(path.name) for path in directory.iterdir()):
         raise ConfigError(
             f"{directory} holds files but no {CONFIG}, so it is not a run: write another label= or study="
         )
-
-
-_REMEDY = "remove the directory to start the run again from the beginning"

@@ -1,23 +1,62 @@
-"""Names of the files of a run directory, and where it is."""
+"""What a run directory holds: file names, states and the columns of evaluations.csv.
+
+    <root>/<study>/<env>/<label>/seed_<n>/
+      config.yaml          the resolved configuration; never changes
+      evaluations.csv      one row per evaluation episode, see Episode
+      probes.npz           step [T], q [T, P, K, A], and true_q [P, A] where it is known
+      training.csv         losses, values and schedules: means since the previous row
+      timings.csv          speed, and where the time went; the only table that depends on the machine
+      weights.safetensors  online weights of all members, written at the end
+      status.json          state, progress and, after a failure, the traceback; its modification time is the heartbeat
+      meta.json            versions, commit, host, duration, and the steps at which the run was resumed
+      checkpoint/          the state needed to resume (checkpoint.py); removed when the run has finished
+      lock                 held by the process that trains here
+      tensorboard/, wandb/, mirror.json, mirror.log      written by loggers (meanq.mirrors)
+
+Files are replaced as a whole, never edited in place, so a crash leaves the last complete version.
+"""
 
 import re
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from meanq.config.schema import Config
 
-CONFIG, STATUS, META = "config.yaml", "status.json", "meta.json"
+CONFIG, STATUS, META, LOCK = "config.yaml", "status.json", "meta.json", "lock"
+EVALUATIONS, TRAINING, TIMINGS = TABLES = ("evaluations.csv", "training.csv", "timings.csv")
+PROBES, WEIGHTS, CHECKPOINT_DIR = "probes.npz", "weights.safetensors", "checkpoint"
+MIRROR_LOG, MIRROR_STATE = "mirror.log", "mirror.json"
+TENSORBOARD_DIR, WANDB_DIR = "tensorboard", "wandb"
+TEMPORARY = re.compile(r"\.[a-z.]+\.\w{8}")  # left behind by write_atomically after a crash
+SEED_DIR = re.compile(r"seed_\d+")
+
+ENDED_STATES = ("finished", "failed", "interrupted")
+WRITTEN_STATES = ("running", *ENDED_STATES)  # in status.json
+# What a reader reports, in the order of the summary; progress.py derives those that status.json cannot know.
+STATES = ("finished", "running", "starting", "stalled?", "interrupted", "killed", "failed", "unreadable")
 
 
-EVALUATIONS, TRAINING, TIMINGS = "evaluations.csv", "training.csv", "timings.csv"
+@dataclass
+class Episode:
+    """One greedy evaluation episode, and the agent's value of its initial state: a row of evaluations.csv."""
+
+    episode_return: float = 0.0  # column `return`
+    discounted_return: float = 0.0  # of rewards as learned from, i.e. clipped where the environment clips
+    discounted_return_unclipped: float = 0.0
+    discounted_return_first_life: float = 0.0  # as learned from, up to the first loss of life
+    length: int = 0
+    value: float = 0.0  # V(s_0) = max_a mean_k Q_k(s_0, a)
+
+    def row(self, step: int, episode: int) -> dict[str, Any]:
+        """Cells by column."""
+        return dict(zip(EVALUATION_COLUMNS, (step, episode, *asdict(self).values()), strict=True))
 
 
-PROBES, WEIGHTS, LOCK = "probes.npz", "weights.safetensors", "lock"
-
-
-_TEMPORARY = re.compile(r"\.[a-z.]+\.\w{8}")  # what a crash leaves of write_atomically
+EVALUATION_COLUMNS = ("step", "episode", *(f.name.removeprefix("episode_") for f in fields(Episode)))
 
 
 def run_directory(config: Config) -> Path:
-    """A function of what the run is; nothing depends on the clock."""
+    """Depends on the configuration only, never on the clock."""
     assert config.label is not None
     return Path(config.root) / config.study / config.env.name / config.label / f"seed_{config.seed}"

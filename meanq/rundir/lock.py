@@ -1,4 +1,4 @@
-"""At most one process trains in a directory."""
+"""The lock of a run directory: at most one process trains there."""
 
 import contextlib
 import errno
@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from meanq.config.errors import ConfigError
-from meanq.rundir.files import _json_bytes
-from meanq.rundir.layout import (
-    LOCK,
-)
+from meanq.rundir.files import json_bytes
+from meanq.rundir.layout import LOCK
 
 
 class BusyError(RuntimeError):
@@ -23,13 +21,13 @@ class BusyError(RuntimeError):
 
 
 class DirectoryLock:
-    """At most one process trains in a directory.
+    """A POSIX record lock on the file `lock`.
 
-    A POSIX record lock: the system drops it when its process ends, however that happens, and NFS passes it on to its
-    server, so it holds between the machines of a cluster.
+    The system drops it when its process ends, however that happens, and NFS passes it on to its server, so it holds
+    across the machines of a cluster.
     """
 
-    _held: ClassVar[dict[Path, int]] = {}  # of this process, to which its own locks do not show
+    _held: ClassVar[dict[Path, int]] = {}  # locks of this process, which the system does not report to itself
 
     def __init__(self, directory: Path) -> None:
         self._path = directory.absolute() / LOCK
@@ -52,16 +50,16 @@ class DirectoryLock:
                 holder = lock_holder(self._path.parent) or {}
                 who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
                 raise BusyError(f"{self._path.parent} is being trained by {who}") from None
-            # A holder that ended between our two calls has removed the file we locked: then lock the new one.
+            # A holder that ended between the two calls has removed the file we locked: then lock the new one.
             if self._path.exists() and os.path.samestat(os.fstat(handle), self._path.stat()):
                 break
             os.close(handle)
         os.truncate(handle, 0)
-        os.write(handle, _json_bytes({"host": socket.gethostname(), "pid": os.getpid()}))
+        os.write(handle, json_bytes({"host": socket.gethostname(), "pid": os.getpid()}))
         self._held[self._path] = handle
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock; does nothing where it is not held."""
         handle = self._held.pop(self._path, None)
         if handle is not None:
             self._path.unlink(missing_ok=True)
@@ -69,9 +67,9 @@ class DirectoryLock:
 
 
 def lock_holder(directory: Path) -> dict[str, Any] | None:
-    """Who trains in a directory; None: nobody. Only asks, and so disturbs no one."""
+    """Return host and pid of the process that trains in a directory, or None. Does not acquire the lock."""
     path = directory.absolute() / LOCK
-    # To open and close the file of a lock that this process holds would drop it.
+    # Opening and closing the file of a lock that this process holds would drop the lock.
     if path in DirectoryLock._held:
         return {"host": socket.gethostname(), "pid": os.getpid()}
     try:
@@ -79,7 +77,7 @@ def lock_holder(directory: Path) -> dict[str, Any] | None:
     except OSError:
         return None
     try:
-        # Who would keep us from locking all of it for writing? To ask needs no permission to write.
+        # F_GETLK reports who would prevent a write lock on the whole file; it needs no permission to write.
         if sys.platform == "darwin":  # start, length, process, type, whence
             query = struct.pack("qqihh", 0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
             _, _, pid, kind, _ = struct.unpack("qqihh", fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
@@ -94,12 +92,12 @@ def lock_holder(directory: Path) -> dict[str, Any] | None:
     if kind == fcntl.F_UNLCK:
         return None
     holder: dict[str, Any] = {"host": "?", "pid": "?"}
-    with contextlib.suppress(ValueError, RecursionError):  # taken this very moment, and not signed yet
+    with contextlib.suppress(ValueError, RecursionError):  # acquired just now, and not written yet
         signed = json.loads(content)
         if isinstance(signed, dict):
             holder |= signed
-    # The system knows the process, unless it is of another host or container: then it says 0, -1 or what means
-    # nothing here. The file may still bear the name of a holder that was killed.
+    # The system knows the process, unless it runs on another host or in another container: then it reports 0, -1 or a
+    # number that means nothing here. The file may still name an earlier holder that was killed.
     if pid > 0 and holder["host"] in ("?", socket.gethostname()):
         holder["pid"] = pid
     return holder

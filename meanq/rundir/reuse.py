@@ -1,27 +1,28 @@
-"""Studies overlap: a run that another study has finished is copied and not trained again."""
+"""Reuse across studies: a run that another study has finished is copied instead of being trained again."""
 
 import contextlib
-import json
 from dataclasses import asdict
 from pathlib import Path
 
 import yaml
 
+from meanq.config.errors import ConfigError
 from meanq.config.fields import is_content
 from meanq.config.schema import Config
 from meanq.rundir.circumstances import circumstances
-from meanq.rundir.files import read_object, read_status, write_atomically
+from meanq.rundir.files import write_atomically, write_json
 from meanq.rundir.identity import differences
-from meanq.rundir.layout import CONFIG, EVALUATIONS, META, PROBES, STATUS, TIMINGS, TRAINING, WEIGHTS, run_directory
+from meanq.rundir.layout import CONFIG, META, PROBES, STATUS, TABLES, WEIGHTS, run_directory
 from meanq.rundir.lock import BusyError, DirectoryLock
+from meanq.rundir.reader import read_config, read_json_if_valid, read_status
 
 
 def reuse(config: Config) -> Path | None:
-    """Copy a finished run that is the same as this one, which has not begun; where it was, or None: train it.
+    """Copy a finished run that equals this one, which has not begun. Returns its directory; None means: train it.
 
-    Whatever keeps it from being copied will be told by training, in a clear line, or does not matter there.
+    Errors while copying are ignored, because training reports them where they matter.
     """
-    if config.checkpoint.keep:  # a copy has none
+    if config.checkpoint.keep:  # a copy has no checkpoint
         return None
     twin = find_twin(config)
     if twin is not None:
@@ -32,43 +33,43 @@ def reuse(config: Config) -> Path | None:
 
 
 def find_twin(config: Config) -> Path | None:
-    """A finished run below the same root that differs from this one in nothing but its names.
+    """Find a finished run below the same root that differs from this one in its names only.
 
-    Made with the same versions of all packages. Its commit may be another one, which is said where it is copied.
+    It was made with the same package versions; its commit may differ, which `said_of` reports.
     """
     directory = run_directory(config)
     versions = circumstances()["versions"]
     for found in sorted(Path(config.root).glob(f"*/{config.env.name}/*/seed_{config.seed}")):
-        with contextlib.suppress(OSError, ValueError, TypeError, yaml.YAMLError):  # somebody's damaged run is no twin
+        with contextlib.suppress(OSError, ConfigError):  # a damaged run is no twin
             if found == directory or read_status(found).get("state") != "finished":
                 continue
             if any(is_content(difference.partition(":")[0]) for difference in differences(found, config)):
                 continue
-            if read_object(found / META).get("versions") == versions:
+            if read_json_if_valid(found / META).get("versions") == versions:
                 return found
     return None
 
 
 def said_of(twin: Path) -> str:
-    """For the line that says that it was copied."""
-    theirs, ours = read_object(twin / META).get("commit"), circumstances()["commit"]
+    """Say which commit trained a copied run, where it is another one than today's."""
+    theirs, ours = read_json_if_valid(twin / META).get("commit"), circumstances()["commit"]
     return "" if theirs == ours else f", trained by commit {theirs} (here is {ours})"
 
 
 def copy_run(source: Path, config: Config) -> None:
-    """Make it this run, too. Its status comes last: where that is missing, the run is trained from its beginning."""
+    """Copy a finished run into the directory of this one. The status comes last: without it, the run is trained."""
     directory = run_directory(config)
     directory.mkdir(parents=True, exist_ok=True)
     lock = DirectoryLock(directory)
     lock.acquire()
     try:
         write_atomically(directory / CONFIG, yaml.safe_dump(asdict(config), sort_keys=False).encode())
-        for name in (EVALUATIONS, TRAINING, TIMINGS, PROBES, WEIGHTS):
+        for name in (*TABLES, PROBES, WEIGHTS):
             write_atomically(directory / name, (source / name).read_bytes())
-        stored = yaml.safe_load((source / CONFIG).read_text())
-        meta = read_object(source / META)
-        meta.setdefault("copied_from", f"{stored['study']}, {stored['label']}")
-        write_atomically(directory / META, f"{json.dumps(meta, indent=2)}\n".encode())
+        stored = read_config(source)
+        meta = read_json_if_valid(source / META)
+        meta.setdefault("copied_from", f"{stored['study']}, {stored['label']}")  # of a copy: where it was trained
+        write_json(directory / META, meta)
         write_atomically(directory / STATUS, (source / STATUS).read_bytes())
     finally:
         lock.release()

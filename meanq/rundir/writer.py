@@ -1,27 +1,10 @@
-"""The run directory: the one contract between training and analysis.
+"""Writes a run directory; layout.py says what it holds."""
 
-    config.yaml          the run, resolved and frozen
-    evaluations.csv      one row per evaluation episode
-    probes.npz           step [T], q [T, P, K, A], and true_q [P, A] where it is known
-    training.csv         losses, values and schedules, means since the row before
-    timings.csv          speed and where the time went; the only table that depends on the machine
-    weights.safetensors  online weights of all members, at the end
-    status.json          running | finished | failed | interrupted, with progress or traceback; its age is the heartbeat
-    meta.json            versions, commit, host, timings, the steps at which the run was resumed
-    checkpoint/          what is needed to go on (checkpoint.py), until the run is finished
-    lock                 held by the process that trains here
-
-Every file is replaced whole, never edited in place, so a crash leaves the last complete version.
-"""
-
-import contextlib
-import csv
 import io
 import os
 import time
 import traceback
-import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,34 +15,24 @@ import yaml
 from meanq.config.errors import ConfigError
 from meanq.config.schema import Config
 from meanq.rundir.circumstances import circumstances
-from meanq.rundir.files import _csv_bytes, _json_bytes, read_object, read_status, write_atomically
-from meanq.rundir.identity import _REMEDY, check_directory
-from meanq.rundir.layout import (
-    _TEMPORARY,
-    CONFIG,
-    EVALUATIONS,
-    META,
-    PROBES,
-    STATUS,
-    TIMINGS,
-    TRAINING,
-    WEIGHTS,
-    run_directory,
-)
+from meanq.rundir.files import write_atomically, write_json, write_table
+from meanq.rundir.identity import REMEDY, check_directory
+from meanq.rundir.layout import CONFIG, META, PROBES, STATUS, TABLES, TEMPORARY, WEIGHTS, run_directory
 from meanq.rundir.lock import BusyError, DirectoryLock
-from meanq.training.evaluation import Episode
+from meanq.rundir.reader import UnreadableFileError, read_json_if_valid, read_probes, read_status, read_table
 
 _HEARTBEAT_SECONDS = 10.0
+_LOCK_WAIT_SECONDS = 120.0
 
 
 class Record:
-    """Writes one run's directory."""
+    """Writes one run's directory. Rows are collected in memory and written by `flush`."""
 
     def __init__(self, directory: Path, config: Config) -> None:
         self.directory = directory
         self._config = config
         self._lock = DirectoryLock(directory)
-        self._tables: dict[str, list[dict[str, Any]]] = {EVALUATIONS: [], TRAINING: [], TIMINGS: []}
+        self._tables: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
         self._changed: set[str] = set()
         self._probe_steps: list[int] = []
         self._probe_q: list[np.ndarray] = []
@@ -70,17 +43,18 @@ class Record:
         self._next_heartbeat = 0.0
 
     def open(self) -> None:
-        """Make the directory, or enter the unfinished run in it; no other process can until close."""
+        """Lock the directory, which is made if needed; raises where it holds another run."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._acquire()
             check_directory(self.directory, self._config)
             for path in self.directory.iterdir():
-                if _TEMPORARY.fullmatch(path.name):
+                if TEMPORARY.fullmatch(path.name):
                     path.unlink()
             self._checkpoint = read_status(self.directory).get("checkpoint")
             if not (self.directory / CONFIG).exists():
-                self._write(CONFIG, yaml.safe_dump(asdict(self._config), sort_keys=False).encode())
+                content = yaml.safe_dump(asdict(self._config), sort_keys=False)
+                write_atomically(self.directory / CONFIG, content.encode())
         except OSError as error:
             self._lock.release()
             raise ConfigError(f"root={self._config.root}: cannot write there ({error})") from None
@@ -89,12 +63,11 @@ class Record:
             raise
 
     def _acquire(self) -> None:
-        """Take the lock. A job that SLURM has queued again may have to wait for its own remains.
+        """Take the lock. A job that SLURM has requeued waits for the lock of its own earlier process.
 
-        Where a node crashed, NFS keeps its locks until their lease runs out, 90 seconds by default.
+        After a node has crashed, NFS keeps its locks until their lease expires, 90 seconds by default.
         """
-        patience = 120.0 if os.environ.get("SLURM_RESTART_COUNT") else 0.0
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + (_LOCK_WAIT_SECONDS if os.environ.get("SLURM_RESTART_COUNT") else 0.0)
         while True:
             try:
                 return self._lock.acquire()
@@ -104,34 +77,41 @@ class Record:
                 time.sleep(1.0)
 
     def close(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         self._lock.release()
 
     def start(self) -> None:
-        """Begin at the first interaction, with empty tables."""
+        """Begin a new run, with empty tables."""
         self._checkpoint = None
-        for name in (EVALUATIONS, TRAINING, TIMINGS, PROBES, WEIGHTS, META):
+        for name in (*TABLES, PROBES, WEIGHTS, META):
             (self.directory / name).unlink(missing_ok=True)
         self.status("running", step=0)
 
     def position(self) -> dict[str, int]:
-        """How much has been written so far."""
+        """Return the number of rows of each table and of probes, for `resume`."""
         return {**{name: len(rows) for name, rows in self._tables.items()}, PROBES: len(self._probe_steps)}
 
     def resume(self, step: int, position: Mapping[str, int]) -> None:
-        """Take the tables up where they stood at a checkpoint: what was written after it will be written again."""
-        with contextlib.suppress(FileNotFoundError):
-            before = read_object(self.directory / META)
+        """Cut the tables back to their length at a checkpoint: what was written after it will be written again."""
+        before = read_json_if_valid(self.directory / META)
+        if before:
             self._resumed, self._earlier = list(before.get("resumed", [])), list(before.get("earlier", []))
             changed = {name: before[name] for name, now in circumstances().items() if before.get(name, now) != now}
             if changed:
                 self._earlier.append({"to_step": step, **changed})
         self._resumed.append(step)
         self._checkpoint = step
-        for name in self._tables:
-            rows = self._read_rows(name)
-            self._tables[name] = rows[: self._at_least(name, len(rows), position[name])]
-        self._read_probes(position[PROBES])
+        try:
+            for name in TABLES:
+                self._tables[name] = self._first(name, read_table(self.directory / name), position[name])
+            probes = read_probes(self.directory)
+        except UnreadableFileError as error:
+            raise ConfigError(f"{error.path} cannot be read ({error.reason}); {REMEDY}") from None
+        if probes is None:
+            raise ConfigError(f"{self.directory / PROBES} cannot be read (no such file); {REMEDY}")
+        self._probe_steps = self._first(PROBES, probes.step.tolist(), position[PROBES])
+        self._probe_q, self._true_q = list(probes.q[: position[PROBES]]), probes.true_q
+        self._changed.add(PROBES)
         for name, rows in self._tables.items():
             if rows:
                 self._changed.add(name)
@@ -140,45 +120,17 @@ class Record:
         self.flush()
         self.status("running", step=step)
 
-    def _read_rows(self, table: str) -> list[dict[str, Any]]:
-        try:
-            with (self.directory / table).open(newline="") as file:
-                return list(csv.DictReader(file))
-        except FileNotFoundError:
-            return []
-
-    def _read_probes(self, count: int) -> None:
-        try:
-            with np.load(self.directory / PROBES, allow_pickle=False) as probes:
-                steps, q = probes["step"], probes["q"]
-                self._true_q = probes.get("true_q")
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise ConfigError(f"{self.directory / PROBES} cannot be read ({error}); {_REMEDY}") from None
-        self._at_least(PROBES, len(steps), count)
-        self._probe_steps, self._probe_q = steps[:count].tolist(), list(q[:count])
-        self._changed.add(PROBES)
-
-    def _at_least(self, name: str, found: int, wanted: int) -> int:
-        if found < wanted:
+    def _first(self, name: str, rows: list[Any], count: int) -> list[Any]:
+        if len(rows) < count:
             raise ConfigError(
-                f"{self.directory / name} has {found} rows where the checkpoint knows of {wanted}; {_REMEDY}"
+                f"{self.directory / name} has {len(rows)} rows where the checkpoint knows of {count}; {REMEDY}"
             )
-        return wanted
+        return rows[:count]
 
-    def evaluation(self, step: int, episodes: Sequence[Episode]) -> None:
-        """Add one evaluation."""
-        for i, episode in enumerate(episodes):
-            row = asdict(episode)
-            row["return"] = row.pop("episode_return")
-            self._row(EVALUATIONS, {"step": step, "episode": i, "return": row.pop("return"), **row})
-
-    def training(self, row: Mapping[str, Any]) -> None:
-        """Add one row of training.csv."""
-        self._row(TRAINING, row)
-
-    def timing(self, row: Mapping[str, Any]) -> None:
-        """Add one row of timings.csv."""
-        self._row(TIMINGS, row)
+    def add(self, table: str, *rows: Mapping[str, Any]) -> None:
+        """Add rows to one of layout.TABLES."""
+        self._tables[table] += [dict(row) for row in rows]
+        self._changed.add(table)
 
     def probe(self, step: int, q: np.ndarray, true_q: np.ndarray | None) -> None:
         """Add the members' values q [K, P, A] at the probe states."""
@@ -188,61 +140,54 @@ class Record:
         self._changed.add(PROBES)
 
     def flush(self) -> None:
-        """Write what has changed."""
+        """Write the tables and probes that have changed."""
         for name in sorted(self._changed):
             if name == PROBES:
-                self._write(name, self._probe_bytes())
+                self._write_probes()
             else:
-                self._write(name, _csv_bytes(self._tables[name]))
+                write_table(self.directory / name, self._tables[name])
         self._changed.clear()
+
+    def _write_probes(self) -> None:
+        arrays = {"step": np.array(self._probe_steps), "q": np.stack(self._probe_q)}
+        if self._true_q is not None:
+            arrays["true_q"] = self._true_q
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **arrays)
+        write_atomically(self.directory / PROBES, buffer.getvalue())
 
     def weights(self, params: Mapping[str, Any]) -> None:
         """Store the weights."""
         from safetensors.torch import save
 
         tensors = {name: p.detach().cpu().contiguous() for name, p in params.items()}
-        self._write(WEIGHTS, save(tensors))
+        write_atomically(self.directory / WEIGHTS, save(tensors))
 
     def checkpointed(self, step: int) -> None:
-        """Remember, in status.json, that there is a checkpoint, so that its loss cannot go unnoticed."""
+        """Note the newest checkpoint in status.json from now on, so that its loss is noticed."""
         self._checkpoint = step
 
     def status(self, state: str, **details: Any) -> None:
-        """Say where the run stands."""
+        """Replace status.json."""
         known = {} if self._checkpoint is None else {"checkpoint": self._checkpoint}
         content = {"state": state, "total_steps": self._config.total_steps, **details, **known}
-        self._write(STATUS, _json_bytes(content))
+        write_json(self.directory / STATUS, content)
         self._next_heartbeat = time.monotonic() + _HEARTBEAT_SECONDS
 
     def heartbeat(self) -> None:
-        """Show that the run lives, now and then; called all the time, so it costs next to nothing."""
+        """Refresh the modification time of status.json every few seconds; cheap enough for every step."""
         if time.monotonic() >= self._next_heartbeat:
             os.utime(self.directory / STATUS)
             self._next_heartbeat = time.monotonic() + _HEARTBEAT_SECONDS
 
     def meta(self, **details: Any) -> None:
-        """Store what is worth knowing about the circumstances; `earlier`: what was otherwise before it was resumed."""
+        """Replace meta.json. `earlier` lists what was different before the run was resumed."""
         earlier = {"earlier": self._earlier} if self._earlier else {}
-        self._write(META, _json_bytes({**circumstances(), **details, "resumed": self._resumed, **earlier}))
-
-    def _row(self, table: str, row: Mapping[str, Any]) -> None:
-        self._tables[table].append(dict(row))
-        self._changed.add(table)
-
-    def _probe_bytes(self) -> bytes:
-        arrays = {"step": np.array(self._probe_steps), "q": np.stack(self._probe_q)}
-        if self._true_q is not None:
-            arrays["true_q"] = self._true_q
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **arrays)
-        return buffer.getvalue()
-
-    def _write(self, name: str, data: bytes) -> None:
-        write_atomically(self.directory / name, data)
+        write_json(self.directory / META, {**circumstances(), **details, "resumed": self._resumed, **earlier})
 
 
 def record_failure(config: Config, error: Exception) -> None:
-    """Note in its directory why a run could not even be made."""
+    """Note in its directory why a run could not be constructed."""
     record = Record(run_directory(config), config)
     record.open()
     try:
@@ -252,5 +197,5 @@ def record_failure(config: Config, error: Exception) -> None:
 
 
 def reason_of(error: Exception) -> dict[str, str]:
-    """What status.json says of a failure."""
+    """Describe a failure for status.json."""
     return {"reason": f"{type(error).__name__}: {error}", "traceback": "".join(traceback.format_exception(error))}

@@ -30,7 +30,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from meanq.rundir.reader import RunStatus
+from meanq.rundir.progress import RunStatus
 from meanq.status.overview import COLLAPSE_ABOVE, Overview, details, failures, printable
 
 WATCH_SECONDS = 5.0

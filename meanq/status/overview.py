@@ -16,7 +16,9 @@ from rich.console import JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from meanq.rundir.reader import STATES, RunStatus, find_runs, read_run
+from meanq.rundir.layout import STATES
+from meanq.rundir.progress import RunStatus, read_run
+from meanq.rundir.reader import find_runs
 
 COLLAPSE_ABOVE = 40  # runs; more are shown as one row per environment and label
 
@@ -45,7 +47,7 @@ class Overview:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.unlisted: list[tuple[str, str]] = []
-        runs = [read_run(directory) for directory in find_runs(root, self.unlisted)]
+        runs = [read_run(directory) for directory in find_runs([root], self.unlisted)]
         self._one_study = len({Path(run.directory).parents[2] for run in runs}) == 1
         self.runs = sorted(runs, key=lambda run: (_natural(self._environment(run)), _natural(run.directory)))
 

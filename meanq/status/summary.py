@@ -1,6 +1,5 @@
 """The table at the end of `python -m meanq.run`: what became of its runs, and where the time went."""
 
-import csv
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,9 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from meanq.rundir.files import read_object, read_status
 from meanq.rundir.layout import EVALUATIONS, META, TIMINGS
-from meanq.rundir.reader import Outcome
+from meanq.rundir.progress import Outcome
+from meanq.rundir.reader import read_json_if_valid, read_status, read_table
 
 
 def print_summary(console: Console, outcomes: Mapping[Path, Outcome]) -> None:
@@ -46,7 +45,7 @@ def time_shares(directories: Iterable[Path]) -> dict[str, float]:
     total = 0.0
     for directory in directories:
         before = 0
-        for row in _read(directory / TIMINGS):
+        for row in read_table(directory / TIMINGS):
             steps, before = int(row["step"]) - before, int(row["step"])
             elapsed = steps / max(float(row["steps_per_second"]), 1e-9)
             total += elapsed
@@ -58,7 +57,7 @@ def time_shares(directories: Iterable[Path]) -> dict[str, float]:
 
 def _evaluation_cells(directory: Path) -> list[str]:
     """Return, V(s0) and bias of the last evaluation."""
-    rows = _read(directory / EVALUATIONS)
+    rows = read_table(directory / EVALUATIONS)
     last = [row for row in rows if row["step"] == rows[-1]["step"]]
     if not last:
         return ["-", "-", "-"]
@@ -69,19 +68,8 @@ def _evaluation_cells(directory: Path) -> list[str]:
     return [f"{mean(returns):.1f}{spread}", f"{value:.2f}", f"{bias:+.2f}"]
 
 
-def _read(table: Path) -> list[dict[str, str]]:
-    try:
-        with table.open(newline="") as file:
-            return list(csv.DictReader(file))
-    except FileNotFoundError:
-        return []
-
-
 def _duration(directory: Path) -> str:
-    try:
-        seconds = read_object(directory / META).get("seconds")
-    except FileNotFoundError:
-        return "-"
+    seconds = read_json_if_valid(directory / META).get("seconds")
     if seconds is None:
         return "-"
     minutes, rest = divmod(int(seconds), 60)

@@ -11,18 +11,7 @@ from meanq.envs import Environment, FrameStack, Step, make_env
 from meanq.learning.agent import Agent
 from meanq.learning.exploration import Policy, Values, greedy, sometimes_random
 from meanq.rng import integer_seed, stream
-
-
-@dataclass
-class Episode:
-    """One episode, and the value that the agent gave its first state."""
-
-    episode_return: float = 0.0
-    discounted_return: float = 0.0  # of rewards as learned from, i.e. clipped where the environment clips
-    discounted_return_unclipped: float = 0.0
-    discounted_return_first_life: float = 0.0  # as learned from, up to the first loss of life
-    length: int = 0
-    value: float = 0.0  # V(s_0) = max_a mean_k Q_k(s_0, a)
+from meanq.rundir.layout import Episode
 
 
 class Move(NamedTuple):

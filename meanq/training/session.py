@@ -20,12 +20,12 @@ from meanq.learning.networks import parameter_count
 from meanq.rng import stream
 from meanq.rundir.checkpoint import CheckpointError, Checkpoints, Saved, check_state
 from meanq.rundir.circumstances import circumstances
-from meanq.rundir.files import read_status
-from meanq.rundir.layout import run_directory
+from meanq.rundir.layout import EVALUATIONS, TIMINGS, TRAINING, Episode, run_directory
+from meanq.rundir.reader import read_status
 from meanq.rundir.writer import Record, reason_of
 from meanq.training import machine
 from meanq.training.clock import Clock
-from meanq.training.evaluation import Episode, Evaluator, evaluation_policy
+from meanq.training.evaluation import Evaluator, evaluation_policy
 from meanq.training.loop import Loop
 from meanq.training.probes import make_probes
 from meanq.training.signals import StopSignals
@@ -270,7 +270,8 @@ class Session:
                 policy = evaluation_policy(self.loop.agent, config, step)
                 self.last_evaluation = self._evaluate(policy, step, self._heartbeat_or_stop)
             with self._clock.time("save"):
-                self._record.evaluation(step, self.last_evaluation)
+                rows = [episode.row(step, i) for i, episode in enumerate(self.last_evaluation)]
+                self._record.add(EVALUATIONS, *rows)
                 reporter.evaluated(step, self.last_evaluation)
                 self._record.flush()
         if probing:
@@ -293,15 +294,11 @@ class Session:
         step = self.loop.step
         timing = self._clock.take_row(step)
         with self._clock.time("save"):
-            self._record.timing(timing)
-            self._record.training(
-                {
-                    "step": step,
-                    **self._statistics.take_row(),
-                    "epsilon": random_share(self.config.algo, step),
-                    **self.loop.agent.diagnostics(self._probes.states),
-                }
-            )
+            self._record.add(TIMINGS, timing)
+            means = self._statistics.take_row()
+            epsilon = random_share(self.config.algo, step)
+            diagnostics = self.loop.agent.diagnostics(self._probes.states)
+            self._record.add(TRAINING, {"step": step, **means, "epsilon": epsilon, **diagnostics})
             self._record.flush()
             self._record.status("running", step=step)
 

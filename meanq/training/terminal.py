@@ -11,9 +11,9 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, Time
 from rich.progress import Progress as Bar
 
 from meanq.config.schema import Config
+from meanq.rundir.layout import Episode
 
-if TYPE_CHECKING:  # these import torch
-    from meanq.training.evaluation import Episode
+if TYPE_CHECKING:  # imports torch
     from meanq.training.session import Progress
 
 _REFRESH_SECONDS = 0.2

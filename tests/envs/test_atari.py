@@ -18,7 +18,7 @@ from meanq.config.schema import CONFIG_DIR
 from meanq.envs import FrameStack, Step, make_env
 from meanq.envs.atari import Atari
 from meanq.learning.networks import QNetwork
-from meanq.training.evaluation import Episode
+from meanq.rundir.layout import Episode
 from tests.helpers import compose, play
 
 # The sizes of the minimal action sets.

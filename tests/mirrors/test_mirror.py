@@ -25,8 +25,11 @@ from meanq.config.errors import ConfigError
 from meanq.config.schema import CONFIG_DIR, Config, LoggerConfig
 from meanq.mirrors import dashboard
 from meanq.mirrors import upload as wandb_upload
-from meanq.mirrors.points import UnreadableRunError, probe_metrics, read_points
-from meanq.mirrors.process import ProcessMirror, TensorboardSink, follow, make_mirror, run_id
+from meanq.mirrors.points import probe_metrics, read_points
+from meanq.mirrors.process import ProcessMirror, follow, make_mirror
+from meanq.mirrors.tensorboard import TensorboardSink
+from meanq.mirrors.wandb import run_id
+from meanq.rundir.reader import UnreadableFileError
 from meanq.rundir.writer import Record
 from tests.helpers import compose
 from tests.short_runs import SHORT, train
@@ -157,7 +160,7 @@ def plant(directory: Path, kind: str) -> Path:
 @pytest.mark.parametrize("kind", ["array", "pickle", "yaml", "truncated", "other"])
 def test_reading_a_directory_runs_nothing(kind: str, directory: Path) -> None:
     proof = plant(directory, kind)
-    with pytest.raises(UnreadableRunError) as raised:
+    with pytest.raises(UnreadableFileError) as raised:
         read_points(directory)
     assert "\n" not in str(raised.value) and str(directory) in str(raised.value)
     assert not proof.exists()
@@ -365,7 +368,7 @@ def test_tensorboard_has_each_value_of_each_step_once(directory: Path) -> None:
 def test_tensorboard_has_the_tables_values(directory: Path) -> None:
     from tensorboardX.proto.event_pb2 import Event
 
-    sink = TensorboardSink(directory)
+    sink = TensorboardSink(LoggerConfig(name="tensorboard"), directory)
     point = read_points(directory)[3]
     sink.log(point)
     sink.close("finished")
@@ -392,7 +395,7 @@ def test_a_mirror_that_fails_is_one_warning(directory: Path, capfd: pytest.Captu
     mirror.close("finished")
     out, error = capfd.readouterr()
     assert out == "" and error.count("\n") == 1
-    assert error.startswith("meanq: logger=wandb: UnreadableRunError: ")
+    assert error.startswith("meanq: logger=wandb: ") and str(directory / "config.yaml") in error
     assert f"python -m meanq.wandb_upload {directory}" in error
 
 
@@ -407,7 +410,7 @@ def test_a_mirror_that_hangs_is_given_up(directory: Path, capfd: pytest.CaptureF
 
 
 def test_without_being_told_a_key_decides(directory: Path) -> None:
-    script = "from meanq.config import LoggerConfig; from meanq.mirror import resolve_mode as r;" + (
+    script = "from meanq.config.schema import LoggerConfig; from meanq.mirrors.wandb import resolve_mode as r;" + (
         "print(r(LoggerConfig(name='wandb')), r(LoggerConfig(name='wandb', mode='offline')))"
     )
     for environment, expected in (

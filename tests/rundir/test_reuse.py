@@ -11,9 +11,9 @@ from meanq.config.checks import from_omegaconf
 from meanq.config.schema import Config
 from meanq.launching.launch import launch
 from meanq.launching.plan import Plan, hydra_arguments, plan, register_schema
-from meanq.rundir.files import read_status
 from meanq.rundir.layout import run_directory
 from meanq.rundir.lock import DirectoryLock
+from meanq.rundir.reader import read_status
 from meanq.rundir.reuse import copy_run, find_twin, reuse, said_of
 from meanq.training.session import Session
 from tests.short_runs import SHORT, SilentReporter, compose_run, train

