@@ -22,6 +22,8 @@ import numpy as np
 import pandas as pd
 
 from meanq.config.fields import field_value, flatten, is_compared
+from meanq.metrics.definitions import BIASES, bias, episode_means, normalise, normalising_scores
+from meanq.metrics.registry import diagnostic_columns
 from meanq.rundir.layout import CONFIG, EVALUATION_COLUMNS, EVALUATIONS, META, PROBES, STATUS, TIMINGS, TRAINING
 from meanq.rundir.reader import (
     DamagedFileError,
@@ -34,9 +36,7 @@ from meanq.rundir.reader import (
     read_probes,
 )
 
-LONG_HORIZON = 500_000  # from here on scores are normalised as in the paper's table 2
-# Columns of training.csv made by meanq.learning.agent.Agent.diagnostics.
-DIAGNOSTICS = re.compile(r"adam_share_\w+|value_spread")
+DIAGNOSTICS = diagnostic_columns()
 
 
 class AnalysisError(ValueError):
@@ -84,48 +84,24 @@ class Run:
 
     @cached_property
     def scores(self) -> tuple[float, float] | None:
-        """The (random, reference) scores that normalise returns of the run's horizon; None where unknown."""
-        env = self.config["env"]
-        random, reference = env.get("random_score"), env.get("reference_score")
-        if self.total_steps >= LONG_HORIZON and env.get("random_score_500k") is not None:
-            random = env["random_score_500k"]
-        if random is None or reference is None or random == reference:
-            return None
-        return float(random), float(reference)
+        """(random, reference) score by which returns are normalised; None where the environment has no such scores."""
+        return normalising_scores(self.config)
 
     def normalise(self, score: Any) -> Any:
         """(score - random) / (reference - random); NaN where the environment has no such scores."""
-        if self.scores is None:
-            return score * np.nan
-        random, reference = self.scores
-        return (score - random) / (reference - random)
+        return score * np.nan if self.scores is None else normalise(score, self.scores)
 
     @cached_property
     def episode_means(self) -> pd.DataFrame:
         """Means over the episodes of each evaluation, by step; NaN where an episode's number is not finite.
 
-        Has the columns of the table, `episodes` (their number), `normalised_return` and the `bias_*` of BIASES:
-        V(s_0) - sum_t gamma^t r_t with rewards as learned from (clipped), as the game gives them (unclipped), or as
-        learned from and up to the first loss of life (first_life).
+        `episodes` is their number. Beside the columns of the table: normalised_return, and each kind of bias.
         """
-        columns = [name for name in EVALUATION_COLUMNS if name not in ("step", "episode")]
-        values = self.evaluations[columns].to_numpy(float)
-        values[~np.isfinite(values)] = np.nan
-        steps, first, episodes = np.unique(self.evaluations["step"], return_index=True, return_counts=True)
-        # Rows are sorted by step. A sum with a NaN is NaN, as it should be.
-        sums = np.add.reduceat(values, first, axis=0) if len(steps) else values
-        means = dict(zip(columns, (sums / episodes[:, None]).T, strict=True))
-        means |= {f"bias_{name}": means["value"] - means[column] for name, column in BIASES.items()}
+        columns = {name: self.evaluations[name].to_numpy(float) for name in EVALUATION_COLUMNS[2:]}
+        steps, episodes, means = episode_means(self.evaluations["step"].to_numpy(), columns)
+        means |= {f"bias_{kind}": bias(means["value"], means[column]) for kind, column in BIASES.items()}
         means |= {"normalised_return": self.normalise(means["return"]), "episodes": episodes}
-        return pd.DataFrame(means, index=pd.Index(steps.astype(int), name="step"))
-
-
-# The column that the value of the initial state is compared with, by the name of the option.
-BIASES = {
-    "clipped": "discounted_return",
-    "unclipped": "discounted_return_unclipped",
-    "first_life": "discounted_return_first_life",
-}
+        return pd.DataFrame(means, index=pd.Index(steps, name="step"))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.figures.palette import Style, cited
 from analysis.figures.panels import Sheet, compact, draw_curves, fold, grid_shape, limits, look, ticks
 from analysis.figures.tables import AVERAGE, CITED, Curve, count_runs, game_name, read_curves, what_is_missing
-from analysis.metrics.compute import DEFAULT_BIAS
+from meanq.metrics.definitions import DEFAULT_BIAS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

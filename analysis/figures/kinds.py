@@ -60,8 +60,8 @@ from analysis.figures.tables import (
     number_of_runs,
     read_table,
 )
-from analysis.metrics.compute import Metrics, compute
-from analysis.report.tables import late
+from analysis.late import late_table
+from analysis.metrics import Metrics, compute
 from analysis.runs import AnalysisError, RunSet, read_runs
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def _select_curves(name: str) -> Callable[[RunSet, Metrics], pd.DataFrame]:
 
 def select_series(found: RunSet, metrics: Metrics) -> pd.DataFrame:
     """Of the longest series of labels."""
-    return series_table(late(found, metrics))
+    return series_table(late_table(found, metrics))
 
 
 def select_aggregates(found: RunSet, metrics: Metrics) -> pd.DataFrame:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.figures.palette import Style
-from analysis.metrics.compute import COLUMNS
+from analysis.metrics import COLUMNS
 from analysis.paper.tables import HORIZONS, paper_table
 from analysis.runs import AnalysisError
 

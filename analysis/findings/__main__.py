@@ -11,8 +11,8 @@ from pathlib import Path
 from analysis.console import command, say, write_out
 from analysis.findings import claims
 from analysis.findings.decide import Result, as_table, compare, decide
-from analysis.metrics.compute import DEFAULT_BIAS
-from analysis.runs import BIASES, read_runs
+from analysis.runs import read_runs
+from meanq.metrics.definitions import BIASES, DEFAULT_BIAS
 
 
 @command

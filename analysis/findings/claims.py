@@ -32,12 +32,11 @@ Finding     supported: all comparisons are. refuted: at least one comparison is.
 from dataclasses import dataclass
 
 SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "not decidable"
-LEAST_RUNS = 3
 LEAST_RUNS_FOR_SPREAD = 4  # one in nine resamples of 3 runs repeats a single run and has no spread
 SPREADS = ("std", "gap")
 OF_MEMBERS = ("correlation", "member_variance")
 COMPARED = ("return", "bias", *SPREADS, *OF_MEMBERS)
-LATE, EARLY = 3 / 4, 1 / 4
+EARLY = 1 / 4
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import pandas as pd
 
 from analysis.findings.claims import LEAST_RUNS_FOR_SPREAD
 from analysis.findings.sample import Evidence, NotComparable, Sample
-from analysis.metrics.compute import jensen_gap, value_std
+from meanq.metrics.definitions import jensen_gap, value_std
 
 LEAST_METHODS = 5  # four methods have only 24 pairings, too few for 2.5%
 PAIRINGS = 5000

@@ -11,7 +11,6 @@ from analysis.findings.claims import (
     CORRELATION,
     EARLY,
     FINDINGS,
-    LEAST_RUNS,
     LEAST_RUNS_FOR_SPREAD,
     OF_MEMBERS,
     REFUTED,
@@ -22,8 +21,9 @@ from analysis.findings.claims import (
 )
 from analysis.findings.correlation import comparable_methods, correlation, pairing_test, std_and_gap
 from analysis.findings.sample import Evidence, NotComparable, Sample
-from analysis.metrics.compute import DEFAULT_BIAS, Decomposition
+from analysis.intervals import LEAST_RUNS
 from analysis.runs import AnalysisError, RunSet
+from meanq.metrics.definitions import DEFAULT_BIAS, Decomposition
 
 TAIL = 0.025  # of a 95% interval, and of random pairings
 

@@ -10,9 +10,10 @@ from functools import cached_property
 
 import numpy as np
 
-from analysis.findings.claims import EARLY, LATE, LEAST_RUNS, OF_MEMBERS, SPREADS, Claim
-from analysis.metrics.compute import DEFAULT_BIAS, clearly_positive, member_pseudovalues
+from analysis.findings.claims import EARLY, OF_MEMBERS, SPREADS, Claim
+from analysis.intervals import LEAST_RUNS, clearly_positive, member_pseudovalues
 from analysis.runs import Run, RunSet
+from meanq.metrics.definitions import DEFAULT_BIAS, LATE
 
 REPETITIONS = 5000  # of a bootstrap
 DRAWS = 100_000  # of a mean; strict intervals reach far into the tails

@@ -13,6 +13,8 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from meanq.metrics.definitions import state_value
+
 SIZE = (960, 720)  # even, as H.264 wants it
 _GAME = (16, 44, 436, 464)  # left, top, right, bottom
 _PANEL = (464, 44, 944, 464)
@@ -45,7 +47,7 @@ class Story:
     @property
     def values(self) -> np.ndarray:
         """V(s_t) = max_a mean_k Q_k(s_t, a)."""
-        return self.q.mean(1).max(-1)
+        return state_value(self.q)
 
 
 class Page:

@@ -31,6 +31,7 @@ from meanq.config.schema import Config, EnvConfig
 from meanq.envs import make_env
 from meanq.learning.agent import Agent, DivergedError
 from meanq.learning.build import make_network, weight_shapes
+from meanq.metrics.definitions import state_value
 from meanq.rng import stream
 from meanq.rundir.checkpoint import CheckpointError, Checkpoints
 from meanq.rundir.layout import WEIGHTS
@@ -86,7 +87,7 @@ class Played:
     @property
     def value(self) -> float:
         """V(s_0) = max_a mean_k Q_k(s_0, a)."""
-        return float(self.q[0].mean(0).max())
+        return float(state_value(self.q[0]))
 
     def returns_to_go(self, discount: float, clip: bool) -> np.ndarray:
         """The discounted return after each step, of rewards as the learner sees them."""

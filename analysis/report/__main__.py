@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from analysis.console import say
-from analysis.metrics.compute import DEFAULT_BIAS, compute
+from analysis.metrics import compute
 from analysis.report.page import Section, TableBlock
 from analysis.report.sections import Report
-from analysis.runs import BIASES, AnalysisError, read_runs
+from analysis.runs import AnalysisError, read_runs
+from meanq.metrics.definitions import BIASES, DEFAULT_BIAS
 
 
 def default_directory(path: Path) -> Path:

@@ -17,7 +17,7 @@ from analysis.figures.kinds import draw_all
 from analysis.figures.palette import styles
 from analysis.figures.tables import cited_rows, curve_table
 from analysis.findings.decide import decide
-from analysis.metrics.compute import KINDS, Metrics, average_steps_to_reference
+from analysis.metrics import Metrics, average_steps_to_reference
 from analysis.report import tables
 from analysis.report.charts import Curves, intervals, profile_chart
 from analysis.report.page import (
@@ -36,6 +36,7 @@ from analysis.report.page import (
 )
 from analysis.results.rerun_commands import Command, commands
 from analysis.runs import AnalysisError, RunSet
+from meanq.metrics.registry import METRICS
 
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 MECHANISM = {
@@ -218,9 +219,7 @@ class Report:
 
     def _mechanism(self) -> list[Block]:
         rows = [self._row(metric, name) for metric, name in MECHANISM.items()]
-        caption = "; ".join(
-            f"{name}: {KINDS[metric].removeprefix('over runs: ')}" for metric, name in MECHANISM.items()
-        )
+        caption = "; ".join(f"{name}: {METRICS[metric].meaning}" for metric, name in MECHANISM.items())
         reason = "it takes probes of an ensemble, of 2 runs or more."
         return self._figure("mechanism", "Correlation of members, and what their mean gains", caption, rows, reason)
 

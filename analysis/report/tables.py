@@ -7,124 +7,47 @@ import numpy as np
 import pandas as pd
 
 from analysis.compare import by_game, our_scores, summary
-from analysis.figures.palette import order
-from analysis.figures.tables import AVERAGE, need
-from analysis.findings.claims import LATE, LEAST_RUNS
-from analysis.metrics.compute import DEFAULT_BIAS, Decomposition, Metrics, member_pseudovalues, student_interval
+from analysis.metrics import Metrics
 from analysis.paper.tables import HORIZONS, paper_table
 from analysis.runs import Run, RunSet, differing_fields
 from meanq.config.fields import field_value, flatten
+from meanq.metrics.registry import METRICS, PER_RUN, shown_in
 
 NAN = float("nan")
+GROUPS = ("mean", "std")
 
 
 def at_the_end(found: RunSet, metrics: Metrics, bias: str) -> pd.DataFrame:
-    """A row per game and label, at the last evaluation that any of its runs has; `runs at step`: how many have it."""
-    means = metrics.table[metrics.table["group"] == "mean"]
-    values = {key: part.set_index("step") for key, part in means.groupby(["env", "algo", "metric"], sort=False)}
-    spreads = metrics.table[(metrics.table["group"] == "std") & (metrics.table["metric"] == "return")]
-    spread = spreads.set_index(["env", "algo", "step"])["value"]
+    """A row per game and label, at the last evaluation that any of its runs has; `runs at step`: how many have it.
+
+    Metrics of probes, and those that a run has once: their last mean.
+    """
+    table = metrics.table
+    by_key = dict(iter(table[table["group"].isin(["mean", "std"])].groupby(["env", "algo", "metric", "group"])))
     rows = []
     for (env, label), runs in found.groups().items():
         last = max(run.last_evaluation for run in runs)
-
-        def number(metric: str, env: str = env, label: str = label, last: int = last) -> float:
-            part = values.get((env, label, metric))
-            return float(part["value"].get(last, NAN)) if part is not None else NAN
-
-        def latest(metric: str, env: str = env, label: str = label) -> float:
-            part = values.get((env, label, metric))
-            return float(part["value"].iloc[-1]) if part is not None and len(part) else NAN
-
-        rows.append(
-            {
-                "game": env,
-                "label": label,
-                "runs": len(runs),
-                "step": last or NAN,
-                "runs at step": sum(last in run.episode_means.index for run in runs) if last else 0,
-                "return": number("return"),
-                "± std": float(spread.get((env, label, last), NAN)),
-                "normalised return": number("normalised_return"),
-                "AUC": number("normalised_auc") if runs[0].scores else number("auc"),
-                "steps to reference": latest("steps_to_reference"),
-                f"bias ({bias})": number(f"bias_{bias}"),
-                "norm. std": latest("normalised_std"),
-                "norm. gap": latest("normalised_jensen_gap"),
-                "minutes per run": _mean([run.seconds for run in runs]) / 60,
-            }
-        )
+        row: dict[str, Any] = {"game": env, "label": label, "runs": len(runs), "step": last or NAN}
+        row["runs at step"] = sum(last in run.episode_means.index for run in runs) if last else 0
+        for metric in shown_in("summary"):
+            latest = metric.once or metric.scope != PER_RUN
+            number, std = (_at(by_key.get((env, label, metric.name, g)), None if latest else last) for g in GROUPS)
+            column = f"bias ({bias})" if metric.name == f"bias_{bias}" else metric.column
+            if column == "bias":
+                continue  # of another kind than was asked for
+            if number == number or column not in row:  # AUC: the normalised one, where there is one
+                row[column] = number
+            if metric.name == "return":
+                row["± std"] = std
+        rows.append(row | {"minutes per run": _mean([run.seconds for run in runs]) / 60})
     return pd.DataFrame(rows)
 
 
-def late(found: RunSet, metrics: Metrics) -> pd.DataFrame:
-    """A row per game and label that has been evaluated: the last quarter of training, as far as it has come.
-
-    `step`: how far that is, by the label's furthest run. `not_alike` says where labels are not equally far.
-    return, bias: means over the runs that have every evaluation in it, with Student's 95% interval (empty for one run).
-    Others: means over the probes in it at which they are defined; correlation and effective size with the jackknife's
-    95% interval over the runs that have every probe in it (empty for fewer than 3). Labels in the order of legends.
-    """
-    rows, groups = [], found.groups()
-    games = metrics.table[metrics.table["env"] != AVERAGE]
-    parts = {(str(env), str(label)): part for (env, label), part in games.groupby(["env", "algo"], sort=False)}
-    rank = {label: i for i, label in enumerate(order(label for _, label in parts))}
-    for (env, label), part in sorted(parts.items(), key=lambda item: (item[0][0], rank[item[0][1]])):
-        runs = part[part["group"].str.startswith("seed_")]
-        if runs.empty:
-            continue  # begun, and not evaluated yet
-        last = int(runs["step"].max())
-        row: dict[str, Any] = {"game": env, "label": label, "step": last, "runs": 0}
-        for name, metric in (("return", "return"), ("bias", f"bias_{DEFAULT_BIAS}")):
-            window = runs[(runs["metric"] == metric) & (runs["step"] > LATE * last)]
-            by_run = window.pivot(index="group", columns="step", values="value").to_numpy(float)
-            means = by_run[np.isfinite(by_run).all(axis=1)].mean(axis=1)
-            low, high = student_interval(means) if len(means) > 1 else (NAN, NAN)
-            row |= {name: means.mean() if len(means) else NAN, f"{name} low": low, f"{name} high": high}
-            if name == "return":
-                row["runs"] = len(means)
-        for name, metric in _LATE_PROBES.items():
-            of_runs = part[(part["metric"] == metric) & part["group"].isin(["mean", "all"])]
-            row[name] = of_runs[of_runs["step"] > LATE * last]["value"].mean()
-        apart, alike = _members_between(groups[env, label], LATE * last)
-        row |= {"correlation low": apart.correlation, "correlation high": alike.correlation}
-        row |= {"effective size low": alike.effective_size, "effective size high": apart.effective_size}
-        rows.append(row)
-    need(bool(rows), "no run has been evaluated yet")
-    return pd.DataFrame(rows)
-
-
-def _members_between(runs: Sequence[Run], after: float) -> tuple[Decomposition, Decomposition]:
-    """The ends of a 95% interval of what members share, at the probes after this step; NaN where there is none."""
-    probed = [run.probes for run in runs if run.probes is not None and run.probes.q.shape[2] > 1]
-    steps = sorted({int(step) for probes in probed for step in probes.step if step > after})
-    by_run = [[probes.at(step) for step in steps] for probes in probed]
-    complete = [[q for q in run if q is not None] for run in by_run if all(q is not None for q in run)]
-    low = high = NAN
-    if steps and len(complete) >= LEAST_RUNS:
-        numbers = member_pseudovalues([np.stack(q) for q in zip(*complete, strict=True)])
-        low, high = student_interval(numbers) if np.isfinite(numbers).all() else (NAN, NAN)
-    members = probed[0].q.shape[2] if probed else 1
-    return Decomposition.with_log_ratio(members, low), Decomposition.with_log_ratio(members, high)
-
-
-def not_alike(late_table: pd.DataFrame) -> list[str]:
-    """What has to be said of games whose labels have not been trained equally far."""
-    notes = []
-    for game, part in late_table.groupby("game", sort=False):
-        low, high = part["step"].min(), part["step"].max()
-        if low < high:
-            reached = f"{low:,} to {high:,} interactions"
-            notes.append(f"{game}: labels have come to {reached}, and late in training is the last quarter of that")
-    return notes
-
-
-_LATE_PROBES = {
-    "norm. std": "normalised_std",
-    "norm. gap": "normalised_jensen_gap",
-    "correlation": "member_correlation",
-    "effective size": "effective_size",
-}
+def _at(part: pd.DataFrame | None, step: int | None) -> float:
+    """The value at a step, or the last one; NaN where there is none."""
+    if part is None or part.empty:
+        return NAN
+    return float(part["value"].iloc[-1] if step is None else part.set_index("step")["value"].get(step, NAN))
 
 
 def runs_table(found: RunSet) -> pd.DataFrame:
@@ -172,9 +95,8 @@ def cost(found: RunSet) -> pd.DataFrame:
 def undefined_ratios(metrics: Metrics) -> pd.DataFrame:
     """How many ratios to normalised performance are empty, by game and label; no row where there are no ratios."""
     table = metrics.table
-    ratios = table[
-        table["metric"].isin(["normalised_std", "normalised_jensen_gap"]) & ~table["group"].isin(["mean", "std"])
-    ]
+    names = [metric.name for metric in METRICS.values() if metric.ratio_of]
+    ratios = table[table["metric"].isin(names) & ~table["group"].isin(GROUPS)]
     counted = ratios.assign(empty=ratios["value"].isna()).groupby(["env", "algo"])["empty"].agg(["size", "sum"])
     counted = counted.reset_index().rename(columns={"env": "game", "algo": "label", "size": "ratios", "sum": "empty"})
     return counted.assign(share=counted["empty"] / counted["ratios"])

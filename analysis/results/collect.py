@@ -9,9 +9,9 @@ from analysis.compare import our_scores
 from analysis.figures.kinds import KINDS, MOST_COLUMNS
 from analysis.figures.tables import CITED
 from analysis.findings.decide import as_table, decide
-from analysis.metrics.compute import Metrics, compute
+from analysis.late import late_table, not_alike
+from analysis.metrics import Metrics, compute
 from analysis.paper.tables import HORIZONS, paper_table
-from analysis.report.tables import late, not_alike
 from analysis.results import store
 from analysis.results.provenance import provenance
 from analysis.runs import AnalysisError, RunSet, read_runs
@@ -27,11 +27,11 @@ def collect(paths: Sequence[Path], out: Path, scale: str | None, figures: Sequen
     metrics = compute(found)
     findings, notes = decide(found)
     scores, about_scores = _scores(found, notes)
-    late_table = late(found, metrics)
+    late = late_table(found, metrics)
     skipped = [f"skipped {problem}" for problem in new.problems]
-    notes = [*skipped, *metrics.messages(), *not_alike(late_table), *notes]
+    notes = [*skipped, *metrics.messages(), *not_alike(late), *notes]
     about = {**provenance(found, [*paths, out / store.RUNS], scale, notes), "scores": about_scores}
-    tables = {"late": late_table, "findings": as_table(findings), "scores": scores}
+    tables = {"late": late, "findings": as_table(findings), "scores": scores}
     tables = {name: table for name, table in tables.items() if len(table)}
     return store.Kept(about, _figure_tables(found, metrics, figures), tables, taken)
 

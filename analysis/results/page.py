@@ -9,6 +9,7 @@ from analysis.figures.kinds import Drawn
 from analysis.figures.palette import readable_names
 from analysis.figures.tables import game_name
 from analysis.findings.claims import UNDECIDED
+from meanq.metrics.registry import shown_in
 
 LATE_CAPTION = (
     "Means over the last quarter of training and over runs; in brackets 95% intervals (Student's) over runs. Bias: "
@@ -92,11 +93,10 @@ def _late_as_text(table: pd.DataFrame) -> pd.DataFrame:
     shown = _rows(table)
     shown["interactions"] = [f"{step:,}" for step in table["step"]]
     shown["runs"] = table["runs"].astype(str)
-    forms = {"return": "{:.2f}", "bias": "{:+.2f}", "norm. std": "{:.3g}", "norm. gap": "{:.3g}"}
-    for name, form in {**forms, "correlation": "{:.2f}", "effective size": "{:.2f}"}.items():
-        nowhere = pd.Series(float("nan"), index=table.index)
-        low, high = (table.get(f"{name} {end}", nowhere) for end in ("low", "high"))
-        shown[name] = [with_interval(*number, form) for number in zip(table[name], low, high, strict=True)]
+    nowhere = pd.Series(float("nan"), index=table.index)
+    for metric in shown_in("late"):
+        number, low, high = (table.get(f"{metric.column}{end}", nowhere) for end in ("", " low", " high"))
+        shown[metric.column] = [with_interval(*cell, metric.form) for cell in zip(number, low, high, strict=True)]
     return shown.loc[:, [any(cell != "" for cell in shown[name]) for name in shown]]
 
 

@@ -15,31 +15,12 @@ from typing import Any
 from meanq.config.checks import check_logger
 from meanq.config.errors import ConfigError
 from meanq.config.schema import LoggerConfig
+from meanq.metrics.registry import LEARNING, METRICS, PAPER, VALUES
 
-# What one run knows; the paper's own standard deviation and Jensen gap are across seeds.
+# By section: the names that W&B has, and titles. What one run knows; the paper's std and Jensen gap are across seeds.
 SECTIONS: dict[str, dict[str, str]] = {
-    "The paper's four metrics": {
-        "evaluation/return": "Return",
-        "evaluation/bias": "Bias of V(s0)",
-        "probe/member_std_normalised": "Std of V(s0) over members / normalised return",
-        "probe/member_jensen_gap_normalised": "Jensen gap over members / normalised return",
-    },
-    "Values at initial states": {
-        "probe/value": "V(s0) at the probe states (the band is the std over seeds)",
-        "evaluation/value": "V(s0) of evaluation episodes",
-        "evaluation/discounted_return": "Discounted return that followed",
-        "probe/member_std": "Std of V(s0) over members",
-        "probe/member_jensen_gap": "Jensen gap over members",
-        "evaluation/normalised_return": "Normalised return",
-    },
-    "Training": {
-        "training/loss": "Loss",
-        "training/mean_q": "Mean Q of minibatches",
-        "training/gradient_norm": "Gradient norm",
-        "training/epsilon": "Epsilon",
-        "training/game_return": "Return of training games",
-        "timing/steps_per_second": "Steps per second",
-    },
+    section: {m.mirror: m.title[0].upper() + m.title[1:] for m in METRICS.values() if m.dashboard == section}
+    for section in (PAPER, VALUES, LEARNING)
 }
 _NOTE = """\
 One run knows the spread of its **members**, not of seeds. `probe/member_std` is the standard deviation over members of

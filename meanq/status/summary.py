@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from meanq.metrics import definitions
 from meanq.rundir.layout import EVALUATIONS, META, TIMINGS
 from meanq.rundir.progress import Outcome
 from meanq.rundir.reader import read_json_if_valid, read_status, read_table
@@ -64,7 +65,7 @@ def _evaluation_cells(directory: Path) -> list[str]:
     returns = [float(row["return"]) for row in last]
     spread = f" ± {stdev(returns):.1f}" if len(returns) > 1 else ""
     value = mean(float(row["value"]) for row in last)
-    bias = mean(float(row["value"]) - float(row["discounted_return"]) for row in last)
+    bias = mean(definitions.bias(float(row["value"]), float(row["discounted_return"])) for row in last)
     return [f"{mean(returns):.1f}{spread}", f"{value:.2f}", f"{bias:+.2f}"]
 
 

@@ -10,6 +10,7 @@ from meanq.config.schema import Config, EnvConfig
 from meanq.envs import Environment, FrameStack, Step, make_env
 from meanq.learning.agent import Agent
 from meanq.learning.exploration import Policy, Values, greedy, sometimes_random
+from meanq.metrics.definitions import state_value
 from meanq.rng import integer_seed, stream
 from meanq.rundir.layout import Episode
 
@@ -46,7 +47,7 @@ class Games:
         while running:
             actions, q = policy(np.stack([stacks[i].state for i in running]))
             if self.episodes[running[0]].length == 0:
-                for i, value in zip(running, q.mean(0).max(-1), strict=True):
+                for i, value in zip(running, state_value(q, members=0), strict=True):
                     self.episodes[i].value = float(value)
             moves, still = [], []
             for row, (i, action) in enumerate(zip(running, actions, strict=True)):

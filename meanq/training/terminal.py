@@ -11,6 +11,7 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, Time
 from rich.progress import Progress as Bar
 
 from meanq.config.schema import Config
+from meanq.metrics import definitions
 from meanq.rundir.layout import Episode
 
 if TYPE_CHECKING:  # imports torch
@@ -81,7 +82,7 @@ class TerminalReporter:
     def evaluated(self, step: int, episodes: "list[Episode]") -> None:
         """Print a line with the means over the episodes."""
         returns = [e.episode_return for e in episodes]
-        bias = mean(e.value - e.discounted_return for e in episodes)
+        bias = mean(definitions.bias(e.value, e.discounted_return) for e in episodes)
         speed = (step - self._first) / max(time.monotonic() - self._started, 1e-9)
         self._print(
             f"  step {step:>9,}  return {mean(returns):8.2f}  V(s0) {mean(e.value for e in episodes):8.3f}  "

@@ -14,17 +14,16 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from analysis import aggregate, compare
+from analysis import aggregate, compare, metrics
 from analysis.figures import kinds as figures
 from analysis.figures.kinds import KINDS, contents, draw_all, read_tables
 from analysis.figures.palette import styles
 from analysis.figures.panels import compact, grid_shape, limits, settings
 from analysis.figures.series import ROWS, series_table
 from analysis.findings import __main__ as findings
-from analysis.metrics import compute as metrics
-from analysis.metrics.compute import Metrics, compute
+from analysis.late import late_table
+from analysis.metrics import Metrics, compute
 from analysis.paper.tables import paper_table
-from analysis.report.tables import late
 from analysis.runs import AnalysisError, RunSet, read_runs
 from tests.synthetic_runs import gaussian_q, write_run
 
@@ -422,7 +421,7 @@ def test_a_series_is_drawn_over_its_number(games: list[str], tmp_path: Path) -> 
     figure, caption, _ = picture(found, metrics, "series")
     assert_readable(figure)
     assert len(figure.axes) == len(games) * 6 and "Over ensemble_size" in caption
-    expected = late(found, metrics).set_index(["game", "label"])
+    expected = late_table(found, metrics).set_index(["game", "label"])
     for i, axis in enumerate(figure.axes):
         metric = list(ROWS)[i // len(games)]
         game = sorted(games)[i % len(games)]

@@ -15,8 +15,8 @@ from analysis.findings.claims import FINDINGS, REFUTED, SUPPORTED, UNDECIDED
 from analysis.findings.correlation import pairing_test
 from analysis.findings.decide import Finding, Result, as_table, compare, decide, examine, judge
 from analysis.findings.sample import Evidence
-from analysis.metrics.compute import jensen_gap, value_std
 from analysis.runs import read_runs
+from meanq.metrics.definitions import jensen_gap, value_std
 from tests.synthetic_runs import gaussian_q, write_run
 
 # Early return, late return, bias, std of the values' noise: as the paper has it.

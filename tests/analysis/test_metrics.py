@@ -10,19 +10,12 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.metrics import compute as metrics
-from analysis.metrics.compute import (
-    KINDS,
-    Decomposition,
-    around_truth,
-    clearly_positive,
-    compute,
-    jensen_gap,
-    member_pseudovalues,
-    student_interval,
-    value_std,
-)
+from analysis import metrics
+from analysis.intervals import clearly_positive, member_pseudovalues, student_interval
+from analysis.metrics import compute
 from analysis.runs import read_runs
+from meanq.metrics.definitions import Decomposition, around_truth, jensen_gap, value_std
+from meanq.metrics.registry import METRICS
 from tests.synthetic_runs import gaussian_q, write_run
 
 
@@ -388,7 +381,7 @@ def test_the_command_writes_the_tidy_table(
     metrics.main([str(tmp_path / "runs"), "--out", str(tmp_path / "new" / "m.csv"), "--bias", "all"])
     table = pd.read_csv(tmp_path / "new" / "m.csv")
     assert list(table.columns) == ["env", "algo", "group", "step", "metric", "value", "n"]
-    assert set(table["metric"].str.replace(r"(?<=adam_share_)\w+", "<layer>", regex=True)) <= set(KINDS)
+    assert set(table["metric"].str.replace(r"(?<=adam_share_)\w+", "<layer>", regex=True)) <= set(METRICS)
     assert {"bias_clipped", "bias_unclipped", "bias_first_life", "normalised_std", "effective_size"} <= set(
         table["metric"]
     )

@@ -25,7 +25,7 @@ from meanq.config.errors import ConfigError
 from meanq.config.schema import CONFIG_DIR, Config, LoggerConfig
 from meanq.mirrors import dashboard
 from meanq.mirrors import upload as wandb_upload
-from meanq.mirrors.points import probe_metrics, read_points
+from meanq.mirrors.points import read_points
 from meanq.mirrors.process import ProcessMirror, follow, make_mirror
 from meanq.mirrors.tensorboard import TensorboardSink
 from meanq.mirrors.wandb import run_id
@@ -104,18 +104,6 @@ def test_points_are_the_tables_merged_by_step(finished: Path) -> None:
 def test_before_the_first_update_there_is_no_loss(tmp_path: Path) -> None:
     points = read_points(train(tmp_path, *SHORT).directory)
     assert points[1].step == 60 and "training/loss" not in points[1].scalars and "training/epsilon" in points[1].scalars
-
-
-def test_what_members_tell_of_spread_and_gap() -> None:
-    q = np.array([[[1.0, 0.0], [0.0, 3.0]]])  # one state, two members, two actions
-    metrics = probe_metrics(q, true_q=np.array([[1.0, 0.5]]))
-    assert metrics["probe/value"] == 1.5, "the largest of the means, (0.5, 1.5)"
-    assert metrics["probe/member_std"] == 1.0, "of maxima 1 and 3"
-    assert metrics["probe/member_jensen_gap"] == 0.5, "mean of maxima 2, maximum of means 1.5"
-    assert metrics["probe/error"] == 0.5
-    assert set(probe_metrics(q[:, :1], None)) == {"probe/value"}, "one member has no spread to show"
-    random = np.random.default_rng(0).normal(size=(50, 5, 4))
-    assert probe_metrics(random, None)["probe/member_jensen_gap"] > 0
 
 
 def test_spread_is_normalised_only_where_the_return_is_clearly_above_zero(directory: Path) -> None:

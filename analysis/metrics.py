@@ -1,0 +1,288 @@
+"""Every metric of meanq.metrics.registry, from run directories, as one tidy table.
+
+    python -m analysis.metrics runs/target_network --out metrics.csv
+
+Columns: env, algo (the label), group, step, metric, value, n. The scope of a metric says what `group` and `n` mean:
+
+per run     `seed_<n>`: the mean over the evaluation's n episodes (or n = 1 number of the run).
+            `mean`, `std`: over the n runs that have a number at this step; std with n - 1, empty for one run. Of what a
+            run has once, at its last step, there is a mean only if every run has it.
+per group   Statistics over runs. Runs in the order of their seeds are split into groups of 5: `group_0`, `group_1`,
+            ...; n is the number of runs in it at this step. `mean`, `std`: over the n groups. What is left over when
+            the number of runs is no multiple of 5 is left out, because the expected std and gap depend on the number
+            of runs. Fewer than 5 runs are one group. A group needs 2 runs.
+over runs   `all`: unbiased estimates from all n runs at once.
+
+An empty value: not defined there. Ratios to the normalised return are defined where that return is clearly above zero:
+where the 95% interval of its mean over the group's runs (Student's t) lies above zero. That rule has no constant to
+tune and asks for more from fewer runs; a fixed threshold would either forbid games in which every method stays below
+1% of human score, or let through ratios whose sign is a matter of chance.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.console import say, write_out
+from analysis.intervals import clearly_positive
+from analysis.runs import EVALUATION_COLUMNS, AnalysisError, Run, RunSet, read_runs
+from meanq.metrics.definitions import BIASES, DEFAULT_BIAS, Decomposition, steps_to_reference
+from meanq.metrics.registry import (
+    EVALUATIONS,
+    METRICS,
+    OVER_RUNS,
+    PER_GROUP,
+    PER_RUN,
+    TRAINING,
+    Metric,
+    tabulated,
+)
+from meanq.metrics.run_data import RunData
+
+COLUMNS = ["env", "algo", "group", "step", "metric", "value", "n"]
+GROUP_SIZE = 5
+NAN = float("nan")
+
+_Rows = Iterator[tuple[str, int, str, float, int]]  # group, step, metric, value, n
+
+
+@dataclass
+class Metrics:
+    """The tidy table, and what a reader of it has to know."""
+
+    table: pd.DataFrame
+    ratios: int = 0  # of statistics to the normalised return
+    undefined: int = 0  # of them, because the return is not clearly above zero
+    unevaluated: int = 0  # of them, because there is no evaluation at that step
+    notes: list[str] = field(default_factory=list)
+
+    def messages(self) -> list[str]:
+        """One line each."""
+        reasons = {
+            "defined, because it is not clearly above zero": self.undefined,
+            "known, because a run has no evaluation at that step": self.unevaluated,
+        }
+        ratios = f"of {self.ratios} ratios to normalised performance are not"
+        said = [f"{count} {ratios} {reason}; left empty" for reason, count in reasons.items() if count]
+        return said + self.notes
+
+
+def compute(found: RunSet, biases: Iterable[str] = tuple(BIASES)) -> Metrics:
+    """Every metric of every group of runs; of the kinds of bias, these."""
+    left_out = {f"bias_{kind}" for kind in BIASES} - {f"bias_{kind}" for kind in biases}
+    rows: list[tuple[object, ...]] = []
+    metrics = Metrics(pd.DataFrame(columns=COLUMNS))
+    for (env, label), runs in found.groups().items():
+        groups = split(runs)
+        of_label = [*_per_run(runs, left_out), *_per_group(groups, metrics), *_over_runs(runs)]
+        rows += [(env, label, *row) for row in of_label]
+        left_over = len(runs) - sum(map(len, groups))
+        if left_over:
+            metrics.notes.append(f"{env}, {label}: {left_over} of {len(runs)} runs are in no group of {GROUP_SIZE}")
+    metrics.table = pd.DataFrame(rows, columns=COLUMNS)
+    metrics.notes += _unequal_groups(found)
+    return metrics
+
+
+def _unequal_groups(found: RunSet) -> Iterator[str]:
+    """Games whose labels have std and gap of different numbers of runs."""
+    for env in found.envs:
+        sizes: dict[int, list[str]] = {}
+        for (_, label), runs in ((key, runs) for key, runs in found.groups().items() if key[0] == env):
+            last = max(_probed_steps(runs), default=0)
+            sizes.setdefault(len(_probes_at(split(runs)[0], last)), []).append(label)
+        compared = [f"{size} runs: {', '.join(labels)}" for size, labels in sorted(sizes.items()) if size > 1]
+        if len(compared) > 1:
+            why = "std and gap grow with the number of runs, so at the last probes they are not comparable"
+            yield f"{env}: {why} between {'; '.join(compared)}"
+
+
+def split(runs: Sequence[Run]) -> list[list[Run]]:
+    """Groups of GROUP_SIZE in the order of seeds, without what is left over; fewer runs are one group."""
+    ordered = sorted(runs, key=lambda run: run.seed)
+    if len(ordered) < GROUP_SIZE:
+        return [ordered]
+    return [ordered[i : i + GROUP_SIZE] for i in range(0, len(ordered) - GROUP_SIZE + 1, GROUP_SIZE)]
+
+
+def run_data(run: Run) -> RunData:
+    """A run as metrics want it."""
+    columns = {name: run.evaluations[name].to_numpy(float) for name in EVALUATION_COLUMNS[2:]}
+    data = RunData(run.scores, run.evaluations["step"].to_numpy(), columns, seconds=run.seconds)
+    if run.probes is None:
+        return data
+    return replace(data, probe_step=run.probes.step, q=run.probes.q, true_q=run.probes.true_q)
+
+
+def average_steps_to_reference(found: RunSet, label: str, envs: Sequence[str]) -> dict[int, float]:
+    """By seed: the first step at which the mean normalised return over these environments is at 1 or above.
+
+    The paper's "average human-level performance in 200K (+-100K) interactions". Only steps that the seed's runs have in
+    all the environments count, and only seeds with a run in each.
+    """
+    found_steps = {}
+    groups = found.groups()
+    by_env = [{run.seed: run for run in groups.get((env, label), [])} for env in envs]
+    for seed in sorted(set.intersection(*(set(runs) for runs in by_env))) if by_env else []:
+        curves = [runs[seed].episode_means["normalised_return"] for runs in by_env]
+        mean = pd.concat(curves, axis=1, join="inner").mean(axis=1, skipna=False)
+        found_steps[seed] = steps_to_reference(mean.index.to_numpy(), mean.to_numpy())
+    return found_steps
+
+
+# --- by scope -------------------------------------------------------------------------------------------------------
+
+
+def _per_run(runs: Sequence[Run], left_out: set[str]) -> _Rows:
+    of_runs = {run.seed: (run, run_data(run)) for run in runs}
+    for metric in tabulated(PER_RUN):
+        if metric.name in left_out:
+            continue
+        by_name: dict[str, dict[int, pd.Series]] = {}
+        for seed, (run, data) in of_runs.items():
+            for name, series in _series(metric, run, data).items():
+                by_name.setdefault(name, {})[seed] = series
+        for name, by_seed in by_name.items():
+            for seed, series in by_seed.items():
+                data = of_runs[seed][1]
+                of_episodes = metric.source == EVALUATIONS and not metric.once
+                counts = data.episode_counts.tolist() if of_episodes else [1] * len(series)
+                for step, value, n in zip(series.index.tolist(), series.tolist(), counts, strict=True):
+                    yield f"seed_{seed}", step, name, value, n
+            table = pd.DataFrame(by_seed)
+            if metric.once and table.isna().any(axis=None):
+                continue  # a mean over the runs that have it would flatter those that do not
+            for step, row in zip(table.index.tolist(), table.to_numpy(), strict=True):
+                yield from _mean_and_std(name, step, row[~np.isnan(row)])
+
+
+def _series(metric: Metric, run: Run, data: RunData) -> dict[str, pd.Series]:
+    """A metric of a run, by step; several names for a metric that each layer has. Empty where it does not apply."""
+    if metric.source == TRAINING:  # at evaluations, so that the table has no more steps than it needs
+        table = run.diagnostics.set_index("step")
+        table = table[table.index.isin(data.steps)]
+        named = [str(name) for name in table if _entry(str(name)) is metric]
+        return {name: table[name].dropna().astype(float) for name in named}
+    found = metric.of_run(data) if len(data.steps) or not metric.once else None
+    if found is None:
+        return {}
+    steps, values = ([data.steps[-1]], [found]) if metric.once else found
+    return {metric.name: pd.Series(values, index=steps, dtype=float)}
+
+
+def _entry(name: str) -> Metric | None:
+    """The last entry that stands for a name: it is the most special one."""
+    fitting = [metric for metric in METRICS.values() if metric.matches(name)]
+    return fitting[-1] if fitting else None
+
+
+def _per_group(groups: Sequence[Sequence[Run]], tally: Metrics) -> _Rows:
+    runs = [run for group in groups for run in group]
+    for step in _probed_steps(runs):
+        present = [_probes_at(group, step) for group in groups]
+        largest = max(map(len, present))
+        q = {i: _stack(found) for i, found in enumerate(present) if len(found) > 1}
+        scores = {i: _normalised_returns(present[i], step) for i in q}
+        for metric in tabulated(PER_GROUP):
+            if metric.ratio_of and all(run.scores is None for run in runs):
+                continue
+            statistic = METRICS[metric.ratio_of or metric.name].compute
+            assert statistic is not None
+            comparable = []  # statistics of fewer runs are not
+            for i in q:
+                value = statistic(q[i])
+                if metric.ratio_of:
+                    defined, unknown = clearly_positive(scores[i]), bool(np.isnan(scores[i]).any())
+                    value = value / scores[i].mean() if defined else NAN
+                    tally.ratios += 1
+                    tally.unevaluated += unknown
+                    tally.undefined += not (defined or unknown)
+                yield f"group_{i}", step, metric.name, value, len(present[i])
+                if len(present[i]) == largest and not np.isnan(value):
+                    comparable.append(value)
+            yield from _mean_and_std(metric.name, step, np.array(comparable))
+
+
+def _over_runs(runs: Sequence[Run]) -> _Rows:
+    if any(run.probes is not None and run.probes.q.shape[2] < 2 for run in runs):
+        return  # one member has nothing to be split
+    for step in _probed_steps(runs):
+        present = _probes_at(runs, step)
+        if not present:
+            continue
+        probes = present[0][0].probes
+        parts = Decomposition.of(_stack(present), None if probes is None else probes.true_q)
+        for metric in tabulated(OVER_RUNS):
+            assert metric.compute is not None
+            value = metric.compute(parts)
+            if value is not None and (len(present) > 1 or not np.isnan(value)):  # of one run, what it can tell
+                yield "all", step, metric.name, value, len(present)
+
+
+def _mean_and_std(metric: str, step: int, values: np.ndarray) -> _Rows:
+    count = len(values)
+    if count:
+        yield "mean", step, metric, float(values.mean()), count
+        yield "std", step, metric, float(values.std(ddof=1)) if count > 1 else NAN, count
+
+
+def _probed_steps(runs: Iterable[Run]) -> list[int]:
+    return sorted({int(step) for run in runs if run.probes is not None for step in run.probes.step})
+
+
+def _probes_at(runs: Iterable[Run], step: int) -> list[tuple[Run, np.ndarray]]:
+    """The runs that have a finite probe at this step, with their values [P, K, A]."""
+    return [(run, q) for run in runs if run.probes is not None and (q := run.probes.at(step)) is not None]
+
+
+def _normalised_returns(present: Sequence[tuple[Run, np.ndarray]], step: int) -> np.ndarray:
+    """[R]; NaN where a run has no evaluation at this step, or no scores to normalise by."""
+    return np.array([run.episode_means["normalised_return"].get(step, NAN) for run, _ in present], dtype=float)
+
+
+def _stack(present: Sequence[tuple[Run, np.ndarray]]) -> np.ndarray:
+    """[R, P, K, A]; the runs of a label have one configuration, so this fails only for files that contradict it."""
+    shapes = {q.shape for _, q in present}
+    if len(shapes) > 1:
+        raise AnalysisError(f"probes of runs with one configuration have different shapes: {sorted(shapes)}")
+    return np.stack([q for _, q in present])
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table, or write it to --out."""
+    assert __doc__
+    parser = argparse.ArgumentParser(prog="python -m analysis.metrics", description=__doc__.splitlines()[0])
+    parser.add_argument("runs", type=Path, nargs="+", help="directories with runs anywhere below, e.g. runs/techniques")
+    parser.add_argument("--out", type=Path, help="a CSV file; otherwise the table is printed")
+    parser.add_argument(
+        "--bias",
+        choices=[*BIASES, "all"],
+        default=DEFAULT_BIAS,
+        help="the discounted return that values are compared with: of rewards as learned from (clipped; the paper's), "
+        "as the game gives them (unclipped), or as learned from up to the first loss of life (first_life)",
+    )
+    options = parser.parse_args(arguments)
+    try:
+        found = read_runs(options.runs)
+        metrics = compute(found, BIASES if options.bias == "all" else [options.bias])
+    except AnalysisError as error:
+        sys.exit(f"analysis: {error}")
+    say([*found.messages(), *metrics.messages()])
+    text = metrics.table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    if options.out is None:
+        sys.stdout.write(text)
+    else:
+        write_out(options.out, text)
+        print(f"{options.out}: {len(metrics.table)} rows of {metrics.table['metric'].nunique()} metrics")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,0 @@
-"""See the package."""
-
-from analysis.metrics.compute import main
-
-if __name__ == "__main__":
-    main()
