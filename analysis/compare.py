@@ -232,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.out is not None:
         write_out(options.out, scores.to_csv(float_format="%.6g", lineterminator="\n"))
     if options.picture is not None:
-        from analysis.figures.standing import write_standing
+        from analysis.figures.scores_among_others import write_standing
 
         print(f"\n{options.picture}: {write_standing(others, of_runs, options.picture)}")
 

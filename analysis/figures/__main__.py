@@ -1,6 +1,68 @@
-"""See the package."""
+"""Static figures, as SVG and PNG, each beside the table that it is drawn from.
 
-from analysis.figures.kinds import main
+    python -m analysis.figures runs/target_network --out figures        # from runs
+    python -m analysis.figures figures/*.csv --out again                # the same pictures, from the tables
+
+learning_curves  returns in each game, and the mean over games; scores that the paper cites as lines
+study            the paper's four rows: return, bias, normalised std, normalised Jensen gap
+ablation         learning curves of MeanQ and Rainbow with a larger model, more updates, or both
+series           what is measured late in training over a number in which labels differ, such as the ensemble's size
+mechanism        correlation of members, effective ensemble size, shared and member variance
+aggregates       interquartile mean, median, mean and optimality gap over games, with intervals
+profiles         the share of runs above each score
+improvements     how likely a run of one label is above a run of another one
+
+A figure for which there are no data is not drawn, and why is said. Tables are drawn with the same colours only where
+all labels of the study are in the tables that are given, because overrides of an algorithm share what is left of them.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from analysis.console import say
+from analysis.figures.catalogue import KINDS, Drawings, all_labels, draw_all, draw_tables, read_tables
+from analysis.figures.palette import styles
+from analysis.metrics import compute
+from analysis.runs import AnalysisError, read_runs
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Draw figures from runs, or from their tables."""
+    assert __doc__
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis.figures", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("paths", type=Path, nargs="+", help="directories with runs anywhere below, or tables (.csv)")
+    parser.add_argument("--out", type=Path, required=True, help="directory for the figures and their tables")
+    parser.add_argument("--only", type=lambda text: text.split(","), help=f"some of {','.join(KINDS)}; otherwise all")
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.only or []) - set(KINDS))
+    if unknown:
+        parser.error(f"--only {','.join(unknown)}: no such figure; there are {', '.join(KINDS)}")
+    tables = [path.suffix == ".csv" for path in options.paths]
+    if any(tables) and not all(tables):
+        parser.error("write directories with runs, or tables, but not both")
+    try:
+        if all(tables):
+            read = read_tables(options.paths)
+            looks = styles(all_labels(read))
+            chosen = [name for name in read if options.only is None or name in options.only]
+            drawings = Drawings(draw_tables({name: read[name] for name in chosen}, looks, options.out))
+        else:
+            found = read_runs(options.paths)
+            metrics = compute(found)
+            say([*found.messages(), *metrics.messages()])
+            drawings = draw_all(found, metrics, options.out, options.only)
+    except AnalysisError as error:
+        sys.exit(f"analysis: {error}")
+    except OSError as error:
+        sys.exit(f"analysis: --out {options.out}: cannot be written ({error.strerror})")
+    say(f"no {name}: {reason}" for name, reason in drawings.missing.items())
+    for drawn in drawings.drawn:
+        print(f"{options.out / drawn.name}.svg: {drawn.title}. {drawn.caption}")
+
 
 if __name__ == "__main__":
     main()

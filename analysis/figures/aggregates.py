@@ -62,7 +62,7 @@ def draw_profiles(table: pd.DataFrame, looks: Mapping[str, Style]) -> tuple[Figu
     rows = {label: table[table["label"] == label] for label in shown}
     lines = {label: part[["threshold", "value", "low", "high"]].to_numpy(float).T for label, part in rows.items()}
     draw_bands(axis, [(shown[label], x, low, high) for label, (x, _, low, high) in lines.items()])
-    draw_curves(axis, [(shown[label], Curve(x, value, x * np.nan, [])) for label, (x, value, _, _) in lines.items()])
+    draw_curves(axis, [(shown[label], Curve(x, value, x * np.nan)) for label, (x, value, _, _) in lines.items()])
     axis.set_xlim(0, float(table["threshold"].max()))
     axis.set_ylim(0, 1.02)
     ticks(axis)

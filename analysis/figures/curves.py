@@ -8,35 +8,32 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from analysis.figures.grid import MetricGrid
 from analysis.figures.palette import Style, cited
-from analysis.figures.panels import Sheet, compact, draw_curves, fold, grid_shape, limits, look, ticks
+from analysis.figures.panels import (
+    Sheet,
+    compact,
+    draw_curves,
+    fold,
+    grid_shape,
+    limits,
+    look,
+    ticks,
+    write_inside,
+    write_note,
+)
 from analysis.figures.tables import AVERAGE, CITED, Curve, count_runs, game_name, read_curves, what_is_missing
-from meanq.metrics.definitions import DEFAULT_BIAS
+from meanq.metrics.registry import METRICS, PER_GROUP, tabulated, titles_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-STUDY_ROWS = {
-    "return": "return",
-    f"bias_{DEFAULT_BIAS}": "bias of V(s0)",
-    "bias_true": "bias to true Q*",
-    "normalised_std": "normalised std",
-    "normalised_jensen_gap": "normalised gap",
-    "std": "std of V(s0)",
-    "jensen_gap": "Jensen gap",
-}
-STUDY_AVERAGES = ["normalised_return", f"bias_{DEFAULT_BIAS}", "normalised_std", "normalised_jensen_gap"]
-SPREADS = ("normalised_std", "normalised_jensen_gap", "std", "jensen_gap")
-MECHANISM_ROWS = {
-    "member_correlation": "correlation",
-    "effective_size": "effective size",
-    "shared_variance": "shared variance",
-    "member_variance": "member variance",
-    "member_correlation_true": "correlation (Q*)",
-    "effective_size_true": "effective size (Q*)",
-}
-MECHANISM_AVERAGES = ["member_correlation", "effective_size"]
+STUDY_ROWS = titles_of("study")
+STUDY_AVERAGES = ["normalised_return", *(name for name in STUDY_ROWS if METRICS[name].averaged)]
+SPREADS = [metric.name for metric in tabulated(PER_GROUP)]
+MECHANISM_ROWS = titles_of("mechanism")
+MECHANISM_AVERAGES = [name for name in MECHANISM_ROWS if METRICS[name].averaged]
 MOST_WITH_SPREAD = 8  # labels of a figure; the bands of more are a fog
 ONE_RUN = "1 run of each label"
 SPREAD_OF_RUNS = " (line), one standard deviation over them (band), every run (faded)"
@@ -140,52 +137,27 @@ def _draw_rows(table: pd.DataFrame, looks: Looks, names: Mapping[str, str]) -> t
     present = {metric for _, metric, _ in curves}
     if "normalised_return" in present:  # of the average, in the row of returns
         present.add("return")
-    metrics = [metric for metric in names if metric in present]
+    titles = {metric: title for metric, title in names.items() if metric in present}
     shown = _shown(curves, looks)
-    legend = [(style, style.name) for style in shown.values()]
-    said: list[str] = []
-    if len(envs) == 1:
-        rows, columns = (2, 2) if len(metrics) in (3, 4) else grid_shape(len(metrics))
-        sheet = Sheet(rows, columns, legend, height=1.5)
-        places = {(metric, envs[0]): (i // columns, i % columns) for i, metric in enumerate(metrics)}
-    else:
-        rows, columns = len(metrics), len(envs)
-        titles = [game_name(env) if env != AVERAGE else "Average" for env in envs]
-        sheet = Sheet(rows, columns, legend, titles=titles, titles_above="first row")
-        places = {(metric, env): (i, j) for i, metric in enumerate(metrics) for j, env in enumerate(envs)}
+    columns = 2 if len(titles) in (3, 4) else grid_shape(len(titles))[1]
+    grid = MetricGrid(titles, envs, shown, "interactions", columns=columns, height=1.5, ticks_on_each_row=True)
     if AVERAGE in envs:  # a metric that has a unit of its own in each game has no average
         averaged = {
             "return" if metric == "normalised_return" else metric for env, metric, _ in curves if env == AVERAGE
         }
-        places = {key: place for key, place in places.items() if key[1] != AVERAGE or key[0] in averaged}
-    lowest = {column: max(row for row, c in places.values() if c == column) for _, column in places.values()}
+        grid.places = {key: place for key, place in grid.places.items() if key[1] != AVERAGE or key[0] in averaged}
     logarithmic = [metric for metric in SPREADS if _all_positive(curves, metric)]
-    for (metric, env), (row, column) in places.items():
+    said: list[str] = []
+    for metric, env, axis in grid.panels():
         measured = "normalised_return" if (env, metric) == (AVERAGE, "return") else metric
-        axis = sheet.panel(row, column)
         said += _draw_panel(axis, curves, env, measured, shown, logarithmic=metric in logarithmic)
         here = [curve for (e, m, _), curve in curves.items() if (e, m) == (env, measured)]
         undefined, ratios = sum(curve.undefined for curve in here), sum(curve.ratios for curve in here)
         note = f"{undefined} of {ratios} undefined" if undefined else axis.get_title(loc="right")
-        if len(envs) == 1:
-            axis.set_title(names[metric] if env != AVERAGE or metric != "return" else "normalised return", loc="left")
-            axis.set_title(note, loc="right", fontsize=6, color="#555555")
-            where = f" in {game_name(env)}" if env != AVERAGE else ", average over games"
-            axis.set_xlabel(f"interactions{where}" if row == lowest[column] else "")
-            continue
-        if row == 0:
-            axis.set_title(sheet.titles[titles[column]])
-        if note:
-            axis.set_title(note, loc="right", fontsize=6, color="#555555", pad=1)
-        if column == 0:
-            axis.set_ylabel(names[metric])
-        if row == lowest[column]:
-            axis.set_xlabel("interactions")
-        else:
-            axis.tick_params(labelbottom=False)
+        grid.entitle(axis, METRICS[measured].title, note)
     if logarithmic:
         said.append(f"Logarithmic: {' and '.join(names[metric] for metric in logarithmic)}.")
-    return sheet.figure, [*what_is_missing(curves, shown), *said]
+    return grid.sheet.figure, [*what_is_missing(curves, shown), *said]
 
 
 def _draw_panel(
@@ -204,10 +176,9 @@ def _draw_panel(
     axis.set_xlim(-0.02 * end, 1.02 * end)
     if not visible:
         why = "not defined" if here else "no data"
-        axis.text(0.5, 0.5, why, transform=axis.transAxes, ha="center", va="center", color="#555555")
         axis.grid(visible=False)
         ticks(axis)
-        axis.set_yticks([])
+        write_inside(axis, why)
         return []
     for style, step, score in lines:
         axis.plot([0, step], [score, score], **{**look(style), "linewidth": 0.9, "markevery": [1], "zorder": 1.8})
@@ -220,15 +191,15 @@ def _draw_panel(
         return []
     ranges = {label: curve.range for label, curve in visible.items()}
     ranges |= {f"cited {i}": (score, score) for i, (_, _, score) in enumerate(lines)}
-    (low, high), far = limits(ranges, find_far=metric.startswith("bias"))
-    if low < 0 < high and metric.startswith("bias"):
+    (low, high), far = limits(ranges, find_far=METRICS[metric].signed)
+    if low < 0 < high and METRICS[metric].signed:
         axis.axhline(0, color="#999999", linewidth=0.6, zorder=1)
     axis.set_ylim(low, high)
     ticks(axis)
     if not far:
         return []
     edge = compact(float(f"{fold(axis, (low, high), [ranges[label] for label in far]):.2g}"))
-    axis.set_title(f"log beyond {edge}", loc="right", fontsize=6, color="#555555")
+    write_note(axis, f"log beyond {edge}")
     where = game_name(env) if env != AVERAGE else "the average"
     found = ", ".join(f"{shown[label].name} {ranges[label][0]:.3g} to {ranges[label][1]:.3g}" for label in far)
     return [f"Beyond {edge} the axis of {metric.replace('_', ' ')} in {where} is logarithmic ({found})."]

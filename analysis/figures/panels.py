@@ -195,7 +195,7 @@ def compact(value: float, _: object = None) -> str:
 
 
 def ticks(axis: Axes, x: int = 4, y: int = 4) -> None:
-    """About so many, in few letters."""
+    """Place roughly `x` and `y` ticks with compact labels."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     for which, count in ((axis.xaxis, x), (axis.yaxis, y)):
@@ -210,12 +210,23 @@ def ticks(axis: Axes, x: int = 4, y: int = 4) -> None:
         which.set_major_formatter(FuncFormatter(compact))
 
 
+def write_note(axis: Axes, note: str, pad: float | None = None) -> None:
+    """Write at the right above a panel."""
+    axis.set_title(note, loc="right", fontsize=6, color="#555555", pad=pad)
+
+
+def write_inside(axis: Axes, why: str) -> None:
+    """Say in the middle of a panel why there is nothing in it."""
+    axis.text(0.5, 0.5, why, transform=axis.transAxes, ha="center", va="center", color="#555555")
+    axis.set_yticks([])
+
+
 def draw_curves(axis: Axes, curves: Sequence[tuple[Style, Curve]], spread: bool = True) -> None:
     """Means with gaps where they are NaN, the last one on top; with their spread, over the faded runs."""
     from matplotlib.collections import LineCollection
 
     faint = curves if spread else []
-    runs = [(style.colour, run) for style, curve in faint for run in curve.runs]
+    runs = [(style.colour, run) for style, curve in faint for run in curve.runs.values()]
     if runs:
         colours, lines = zip(*runs, strict=True)
         axis.add_collection(LineCollection(lines, colors=colours, linewidths=0.5, alpha=0.25), autolim=False)

@@ -8,23 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from analysis.figures.grid import MOST_GAMES, MetricGrid
 from analysis.figures.palette import Style, order, series, styles
-from analysis.figures.panels import Sheet, look, ticks
-from analysis.figures.tables import game_name, need
+from analysis.figures.panels import look, ticks, write_inside
+from analysis.figures.tables import need
+from meanq.metrics.registry import shown_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ROWS = {
-    "return": "return",
-    "bias": "bias of V(s0)",
-    "norm. std": "normalised std",
-    "norm. gap": "normalised gap",
-    "correlation": "correlation",
-    "effective size": "effective size",
-}
-MOST_GAMES = 5
+# By the column of the table of late training.
+ROWS = {metric.column: metric.title for metric in shown_in("series")}
+SIGNED = [metric.column for metric in shown_in("series") if metric.signed]
 
 
 def series_table(late: pd.DataFrame) -> pd.DataFrame:
@@ -52,34 +48,16 @@ def draw_series(table: pd.DataFrame, looks: Mapping[str, Style]) -> tuple[Figure
     """A panel per metric, or with several games a row per metric and a column per game."""
     methods = order(table["method"])
     shown = {method: styles([method])[method] for method in methods}
-    legend = [(style, style.name) for style in shown.values()]
-    games = sorted(set(table["env"]))
-    metrics = [metric for metric in ROWS if metric in set(table["metric"])]
+    titles = {metric: title for metric, title in ROWS.items() if metric in set(table["metric"])}
     field = str(table["field"].iloc[0]).removeprefix("algo.")
-    if len(games) == 1:
-        columns = 3 if len(metrics) > 4 else 2
-        sheet = Sheet(-(-len(metrics) // columns), columns, legend, height=1.3)
-        places = {(metric, games[0]): (i // columns, i % columns) for i, metric in enumerate(metrics)}
-    else:
-        sheet = Sheet(len(metrics), len(games), legend, titles=[game_name(g) for g in games], titles_above="first row")
-        places = {(metric, game): (i, j) for i, metric in enumerate(metrics) for j, game in enumerate(games)}
-    lowest = {column: max(row for row, c in places.values() if c == column) for _, column in places.values()}
-    for (metric, game), (row, column) in places.items():
-        axis = sheet.panel(row, column)
+    columns = 3 if len(titles) > 4 else 2
+    grid = MetricGrid(titles, sorted(set(table["env"])), shown, field, columns=columns, height=1.3)
+    for metric, game, axis in grid.panels():
         _draw_panel(axis, table[(table["env"] == game) & (table["metric"] == metric)], shown, table["number"])
-        if len(games) == 1:
-            axis.set_title(ROWS[metric], loc="left")
-        elif row == 0:
-            axis.set_title(sheet.titles[game_name(game)])
-        if len(games) > 1 and column == 0:
-            axis.set_ylabel(ROWS[metric])
-        if row == lowest[column]:
-            axis.set_xlabel(f"{field} in {game_name(game)}" if len(games) == 1 else field)
-        else:
-            axis.tick_params(labelbottom=False)
+        grid.entitle(axis, titles[metric])
     low, high = int(table["n"].min()), int(table["n"].max())
     runs = f"{low}" if low == high else f"{low} to {high}"
-    return sheet.figure, (
+    return grid.sheet.figure, (
         f"Over {field}: means over the last quarter of training and over {runs} runs of each label that has been "
         "trained as far as any; bars: 95% intervals over runs (of return and bias Student's; of correlation and "
         "effective size, which are of the members of ensembles, the jackknife's). Std and gap over runs are divided "
@@ -97,14 +75,13 @@ def _draw_panel(axis: Axes, rows: pd.DataFrame, shown: Mapping[str, Style], numb
         room = (everywhere[-1] / everywhere[0]) ** 0.06
         axis.set_xlim(everywhere[0] / room, everywhere[-1] * room)
     if len(rows) == 0:
-        axis.text(0.5, 0.5, "no data", transform=axis.transAxes, ha="center", va="center", color="#555555")
-        axis.set_yticks([])
+        write_inside(axis, "no data")
     for method, style in shown.items():
         part = rows[rows["method"] == method].sort_values("number")
         x, y = part["number"].to_numpy(float), part["value"].to_numpy(float)
         axis.plot(x, y, **look(style))
         axis.vlines(x, part["low"].to_numpy(float), part["high"].to_numpy(float), color=style.colour, linewidth=1.0)
-    if rows["metric"].isin(["bias"]).any() and axis.get_ylim()[0] < 0 < axis.get_ylim()[1]:
+    if rows["metric"].isin(SIGNED).any() and axis.get_ylim()[0] < 0 < axis.get_ylim()[1]:
         axis.axhline(0, color="#999999", linewidth=0.6, zorder=1)
     ticks(axis)
     axis.xaxis.set_major_locator(FixedLocator(everywhere))

@@ -6,7 +6,7 @@ the paper, at the step it is for). What is less: a mean is left out where it is 
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 
@@ -44,14 +44,15 @@ class Curve:
     steps: np.ndarray  # [n]
     mean: np.ndarray  # [n]
     spread: np.ndarray  # [n], one standard deviation
-    runs: list[np.ndarray]  # [m, 2] each: step, value
+    runs: dict[str, np.ndarray] = field(default_factory=dict)  # by seed, [m, 2] each: step, value
+    counts: np.ndarray = field(default_factory=lambda: np.empty(0))  # [n], of runs (or groups, or games) in the mean
     ratios: int = 0  # of groups of runs
     undefined: int = 0  # of them
 
     @property
     def drawn(self) -> bool:
         """Whether there is anything to see."""
-        return bool(np.isfinite(self.mean).any()) or any(np.isfinite(run[:, 1]).any() for run in self.runs)
+        return bool(np.isfinite(self.mean).any()) or any(np.isfinite(run[:, 1]).any() for run in self.runs.values())
 
     @property
     def incomplete(self) -> int:
@@ -62,7 +63,7 @@ class Curve:
     def range(self) -> tuple[float, float]:
         """From the lowest to the highest number."""
         spread = np.nan_to_num(self.spread)
-        numbers = [self.mean - spread, self.mean + spread, *(run[:, 1] for run in self.runs)]
+        numbers = [self.mean - spread, self.mean + spread, *(run[:, 1] for run in self.runs.values())]
         finite = np.concatenate([part[np.isfinite(part)] for part in numbers])
         return float(finite.min()), float(finite.max())
 
@@ -140,20 +141,15 @@ def read_curves(table: pd.DataFrame) -> dict[tuple[str, str, str], Curve]:
         groups, steps = part["group"].to_numpy(str), part["step"].to_numpy(float)
         values = part["value"].to_numpy(float)
         everywhere = np.unique(steps)
-
-        def series(
-            chosen: np.ndarray, everywhere: np.ndarray = everywhere, steps: np.ndarray = steps, v: np.ndarray = values
-        ) -> np.ndarray:
-            found = np.full(len(everywhere), np.nan)
-            found[np.searchsorted(everywhere, steps[chosen])] = v[chosen]
-            return found
-
+        middle = part[np.isin(groups, ["mean", "all"])].set_index("step").reindex(everywhere)
+        spread = part[groups == "std"].set_index("step").reindex(everywhere)
         of_runs, of_groups = np.char.startswith(groups, "seed_"), np.char.startswith(groups, "group_")
         curves[str(env), str(metric), str(label)] = Curve(
             everywhere,
-            series((groups == "mean") | (groups == "all")),
-            series(groups == "std"),
-            [np.column_stack([steps, values])[groups == name] for name in np.unique(groups[of_runs])],
+            middle["value"].to_numpy(float),
+            spread["value"].to_numpy(float),
+            {name[5:]: np.column_stack([steps, values])[groups == name] for name in np.unique(groups[of_runs])},
+            middle["n"].to_numpy(float),
             int(of_groups.sum()),
             int(np.isnan(values[of_groups]).sum()),
         )

@@ -1,4 +1,4 @@
-"""What the report's interactive charts show, as plain data: analysis/web/page.js draws it.
+"""What the report's interactive charts show, as plain data: web/page.js draws it.
 
 A chart is a game and a metric; a series is a label in it. Numbers are rounded to 5 digits, which is more than a screen
 shows, so that the page stays small.
@@ -8,10 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.figures.palette import Style, cited
-from analysis.figures.tables import AVERAGE
+from analysis.figures.tables import AVERAGE, Curve, read_curves
+from meanq.metrics.registry import PER_GROUP, PER_RUN, Metric
 
 _MARKERS = {
     "o": "circle",
@@ -26,7 +28,6 @@ _MARKERS = {
     ">": "triangle-right",
 }
 _LINE_WIDTH = 2
-NAN = float("nan")
 
 
 @dataclass
@@ -57,29 +58,28 @@ def looks(styles: Mapping[str, Style]) -> list[dict[str, str]]:
     ]
 
 
-class Curves:
-    """Charts of metrics over training, from the same rows as the static figures."""
+class CurveCharts:
+    """Charts of metrics over training, from the same curves as the static figures."""
 
     def __init__(self, table: pd.DataFrame, labels: Sequence[str], cited: pd.DataFrame) -> None:
-        """table: of analysis.figure_tables.curve_table; cited: of its cited_rows."""
+        """table: of figures.tables.curve_table; cited: of its cited_rows."""
         self._labels = list(labels)
         self._envs = sorted(set(table["env"]) - {AVERAGE})
-        rows = table.sort_values("step", kind="stable")
-        self._parts = dict(iter(rows.groupby(["env", "metric", "algo"], sort=False)))
+        self._curves = read_curves(table)
         self._cited = cited
 
-    def draw(
-        self, metric: str, y: str, of: str = "runs", runs: bool = False, labels: Iterable[str] | None = None
-    ) -> list[Chart]:
-        """A chart per game that has the metric; `runs`: every run behind the mean, and a band of one std."""
+    def draw(self, metric: Metric, labels: Iterable[str] | None = None) -> list[Chart]:
+        """A chart per game that has the metric; of metrics per run, with every run and a band of one std."""
+        of = "groups of runs" if metric.scope == PER_GROUP else "runs"
         wanted = self._labels if labels is None else [label for label in self._labels if label in set(labels)]
         charts = []
         for env in [*self._envs, AVERAGE]:
-            parts = {label: self._parts.get((env, metric, label)) for label in wanted}
-            series = [s for label, part in parts.items() if part is not None and (s := _series(label, part, runs))]
+            curves = {label: self._curves.get((env, metric.name, label)) for label in wanted}
+            drawn = {label: curve for label, curve in curves.items() if curve is not None and curve.drawn}
+            series = [_series(label, curve, metric.scope == PER_RUN) for label, curve in drawn.items()]
             if series:
-                counted = "games" if env == AVERAGE else of
-                charts.append(Chart(env, env, "interactions", y, series, of=counted, cited=self._lines(env, metric)))
+                counted, cited = "games" if env == AVERAGE else of, self._lines(env, metric.name)
+                charts.append(Chart(env, env, "interactions", metric.title, series, of=counted, cited=cited))
         return charts
 
     def _lines(self, env: str, metric: str) -> list[dict[str, Any]]:
@@ -92,40 +92,29 @@ class Curves:
         return lines
 
 
-def _series(label: str, part: pd.DataFrame, runs: bool) -> dict[str, Any] | None:
-    """None where there is nothing to see. A step without a mean is a gap."""
-    columns = (part[name].tolist() for name in ("group", "step", "value", "n"))
-    by_group: dict[str, dict[int, tuple[float, int]]] = {}
-    for group, step, value, n in zip(*columns, strict=True):
-        by_group.setdefault(group, {})[step] = (value, n)
-    steps = part["step"].unique().tolist()
-    means = by_group.get("mean", by_group.get("all", {}))
-    middle = [means.get(step, (NAN, 0)) for step in steps]
+def _series(label: str, curve: Curve, runs: bool) -> dict[str, Any]:
+    """A step without a mean is a gap."""
     found: dict[str, Any] = {
         "label": label,
-        "x": steps,
-        "y": rounded(y for y, _ in middle),
-        "n": [n for _, n in middle],
+        "x": curve.steps.astype(int).tolist(),
+        "y": rounded(curve.mean),
+        "n": np.nan_to_num(curve.counts).astype(int).tolist(),
     }
-    seeds = [group for group in by_group if group.startswith("seed_")] if runs else []
-    if seeds:
-        spread = [by_group.get("std", {}).get(step, (NAN, 0))[0] for step in steps]
-        found["low"] = rounded(y - s for (y, _), s in zip(middle, spread, strict=True))
-        found["high"] = rounded(y + s for (y, _), s in zip(middle, spread, strict=True))
+    if runs and curve.runs:
+        found["low"] = rounded(curve.mean - curve.spread)
+        found["high"] = rounded(curve.mean + curve.spread)
         found["runs"] = [
-            {"seed": seed.removeprefix("seed_"), "x": list(run), "y": rounded(y for y, _ in run.values())}
-            for seed in seeds
-            for run in [by_group[seed]]
+            {"seed": seed, "x": run[:, 0].astype(int).tolist(), "y": rounded(run[:, 1])}
+            for seed, run in curve.runs.items()
         ]
-    return found if seeds or any(value is not None for value in found["y"]) else None
+    return found
 
 
 def intervals(table: pd.DataFrame, title: str) -> Chart:
     """From label, value, low, high: one row per label."""
-    columns = [table["label"], *(rounded(table[name]) for name in ("value", "low", "high"))]
     series = [
-        {"label": label, "x": [value], "low": [low], "high": [high]}
-        for label, value, low, high in zip(*columns, strict=True)
+        {"label": label, "x": rounded([value]), "low": rounded([low]), "high": rounded([high])}
+        for label, value, low, high in table[["label", "value", "low", "high"]].itertuples(index=False)
     ]
     return Chart(title, None, title, "", series, kind="interval")
 
@@ -133,13 +122,8 @@ def intervals(table: pd.DataFrame, title: str) -> Chart:
 def profile_chart(table: pd.DataFrame) -> Chart:
     """From label, threshold, value, low, high."""
     series = [
-        {
-            "label": label,
-            "x": rounded(part["threshold"]),
-            "y": rounded(part["value"]),
-            "low": rounded(part["low"]),
-            "high": rounded(part["high"]),
-        }
+        {"label": label, "x": rounded(part["threshold"])}
+        | {name: rounded(part[column]) for name, column in (("y", "value"), ("low", "low"), ("high", "high"))}
         for label, part in table.groupby("label", sort=False)
     ]
     return Chart("share of runs above a score", None, "normalised score", "share above", series)

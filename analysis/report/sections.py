@@ -11,15 +11,15 @@ import pandas as pd
 import yaml
 
 from analysis.aggregate import Scores, aggregates, collect, improvements, profiles
+from analysis.figures.catalogue import KINDS as FIGURES
+from analysis.figures.catalogue import draw_all
 from analysis.figures.curves import PAPERS_READING
-from analysis.figures.kinds import KINDS as FIGURES
-from analysis.figures.kinds import draw_all
 from analysis.figures.palette import styles
 from analysis.figures.tables import cited_rows, curve_table
 from analysis.findings.decide import decide
 from analysis.metrics import Metrics, average_steps_to_reference
 from analysis.report import tables
-from analysis.report.charts import Curves, intervals, profile_chart
+from analysis.report.charts import CurveCharts, intervals, profile_chart
 from analysis.report.page import (
     Block,
     ChartRow,
@@ -36,20 +36,12 @@ from analysis.report.page import (
 )
 from analysis.results.rerun_commands import Command, commands
 from analysis.runs import AnalysisError, RunSet
-from meanq.metrics.registry import METRICS
+from meanq.metrics.registry import METRICS, titles_of
 
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-MECHANISM = {
-    "member_correlation": "correlation",
-    "effective_size": "effective size",
-    "shared_variance": "shared variance",
-    "member_variance": "member variance",
-}
-TRUTH = {
-    "bias_true": "V(s_0) - true value",
-    "member_correlation_true": "correlation of errors",
-    "effective_size_true": "effective size",
-}
+TRUTH = titles_of("truth")
+MECHANISM = [name for name in titles_of("mechanism") if name not in TRUTH]
+STUDY = titles_of("study")
 _AGGREGATES = {"iqm": "interquartile mean", "optimality_gap": "optimality gap", "mean": "mean", "median": "median"}
 
 
@@ -60,10 +52,10 @@ class Report:
         self._found, self._metrics, self._bias = found, metrics, bias
         self._directory, self._command = directory, command
         self._styles = styles(found.labels)
-        averaged = ["normalised_return", f"bias_{bias}", "normalised_std", "normalised_jensen_gap"]
-        shown = ["return", "std", "jensen_gap", *MECHANISM, *TRUTH]
-        table = curve_table(metrics.table, [*averaged, *shown], averaged)
-        self._curves = Curves(table, list(self._styles), cited_rows(found.lengths, found.envs, average=False))
+        names = ["normalised_return", f"bias_{bias}", *STUDY, *MECHANISM, *TRUTH]
+        averaged = [name for name in names if METRICS[name].averaged and name not in MECHANISM]
+        table = curve_table(metrics.table, names, averaged)
+        self._charts = CurveCharts(table, list(self._styles), cited_rows(found.lengths, found.envs, average=False))
         self._evaluated = any(run.last_evaluation for run in found.runs)
         self._notes = metrics.messages()
         shown = [name for name in FIGURES if name != "series"]  # which has no section
@@ -146,7 +138,7 @@ class Report:
         self._notes += notes
         text = (
             "Each conclusion of the paper is supported, refuted or not decidable from these runs, by rules that were "
-            "fixed before looking at data (docstring of analysis/findings.py). Differences come with 95% intervals."
+            "fixed before looking at data (docstring of analysis/findings). Differences come with 95% intervals."
         )
         blocks: list[Block] = [Text(text)]
         for finding in findings:
@@ -189,14 +181,12 @@ class Report:
         return blocks
 
     def _study(self) -> list[Block]:
-        normalised = self._row("normalised_std", "normalised std", of="groups of runs")
+        normalised = self._row("normalised_std")
         rows = [
-            self._row("normalised_return", "normalised return", runs=True) or self._row("return", "return", runs=True),
-            self._row(f"bias_{self._bias}", "bias", runs=True),
-            normalised or self._row("std", "std", of="groups of runs"),
-            self._row("normalised_jensen_gap", "normalised gap", of="groups of runs")
-            if normalised
-            else self._row("jensen_gap", "gap", of="groups of runs"),
+            self._row("normalised_return") or self._row("return"),
+            self._row(f"bias_{self._bias}"),
+            normalised or self._row("std"),
+            self._row("normalised_jensen_gap" if normalised else "jensen_gap"),
         ]
         divided = "divided by the normalised return; not drawn where that is not clearly above zero"
         plain = "not divided by the normalised return, which is missing or nowhere clearly above zero"
@@ -209,22 +199,22 @@ class Report:
 
     def _learning(self) -> list[Block]:
         caption = "Mean where every run has a number, one standard deviation around it, and every run, faded."
-        rows = [self._row("return", "return", runs=True)]
+        rows = [self._row("return")]
         blocks = self._figure("learning_curves", "Return", caption, rows, "no run has been evaluated yet.")
         drawn = self._drawn.get("ablation")
         if drawn is None:
             return [*blocks, Missing(f"{FIGURES['ablation'].title}: {self._drawings.missing['ablation']}.")]
-        rows = [self._row("return", "return", runs=True, labels=set(drawn.data["algo"]))]
+        rows = [self._row("return", labels=set(drawn.data["algo"]))]
         return [*blocks, *self._figure("ablation", drawn.title, f"{caption} {PAPERS_READING}", rows, "")]
 
     def _mechanism(self) -> list[Block]:
-        rows = [self._row(metric, name) for metric, name in MECHANISM.items()]
-        caption = "; ".join(f"{name}: {METRICS[metric].meaning}" for metric, name in MECHANISM.items())
+        rows = [self._row(name) for name in MECHANISM]
+        caption = "; ".join(f"{METRICS[name].title}: {METRICS[name].meaning}" for name in MECHANISM)
         reason = "it takes probes of an ensemble, of 2 runs or more."
         return self._figure("mechanism", "Correlation of members, and what their mean gains", caption, rows, reason)
 
     def _truth(self) -> list[Block]:
-        rows = [self._row(metric, name, runs=metric == "bias_true") for metric, name in TRUTH.items()]
+        rows = [self._row(name) for name in TRUTH]
         caption = (
             "Errors at the probe states against the true Q of the environment, and how much of them members share."
         )
@@ -358,11 +348,9 @@ class Report:
             blocks.append(Source(f"{env}, {label}, seed {runs[0].seed}: config.yaml", text))
         return blocks
 
-    def _row(
-        self, metric: str, y: str, of: str = "runs", runs: bool = False, labels: Iterable[str] | None = None
-    ) -> ChartRow | None:
-        charts = self._curves.draw(metric, y, of, runs, labels)
-        return ChartRow(y, charts) if charts else None
+    def _row(self, name: str, labels: Iterable[str] | None = None) -> ChartRow | None:
+        charts = self._charts.draw(METRICS[name], labels)
+        return ChartRow(METRICS[name].title, charts) if charts else None
 
     def _figure(self, name: str, title: str, caption: str, rows: Sequence[ChartRow | None], reason: str) -> list[Block]:
         """Interactive, with the files of the static figure of the same name."""

@@ -23,7 +23,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.console import command, say
-from analysis.figures.kinds import KINDS, Drawn, all_labels, contents, draw_tables
+from analysis.figures.catalogue import KINDS, Drawn, all_labels, contents, draw_tables
 from analysis.figures.palette import readable_names, styles
 from analysis.figures.tables import game_name
 from analysis.results import store

@@ -6,7 +6,8 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.compare import our_scores
-from analysis.figures.kinds import KINDS, MOST_COLUMNS
+from analysis.figures.catalogue import KINDS
+from analysis.figures.grid import MOST_GAMES
 from analysis.figures.tables import CITED
 from analysis.findings.decide import as_table, decide
 from analysis.late import late_table, not_alike
@@ -46,7 +47,7 @@ def _figure_tables(found: RunSet, metrics: Metrics, names: Sequence[str] | None)
             if names is not None:
                 raise AnalysisError(f"--figures {name}: {error}") from None
     if names is None:
-        if len(found.envs) <= MOST_COLUMNS and CITED not in _values(tables, "learning_curves", "group"):
+        if len(found.envs) <= MOST_GAMES and CITED not in _values(tables, "learning_curves", "group"):
             tables.pop("learning_curves", None)  # the first row of `study` shows the same
         if "member_correlation" not in _values(tables, "mechanism", "metric"):
             tables.pop("mechanism", None)  # one run of each label

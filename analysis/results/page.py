@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.figures.kinds import Drawn
+from analysis.figures.catalogue import Drawn
 from analysis.figures.palette import readable_names
 from analysis.figures.tables import game_name
 from analysis.findings.claims import UNDECIDED

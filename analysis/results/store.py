@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from analysis.figures.kinds import KINDS, read_tables
+from analysis.figures.catalogue import KINDS, read_tables
 from analysis.figures.tables import need, read_table
 from analysis.results.provenance import without_paths
 from analysis.results.rerun_commands import PRIVATE, public_overrides

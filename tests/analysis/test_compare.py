@@ -14,7 +14,7 @@ from PIL import Image
 from analysis import compare
 from analysis.compare import best_of_all, versus
 from analysis.figures import panels
-from analysis.figures.standing import draw_standing
+from analysis.figures.scores_among_others import draw_standing
 from analysis.paper.reference_scores import RUN_BY_RUN, as_text, dopamine_rainbow, percentile, reference_runs, standing
 from analysis.paper.tables import paper_table
 from meanq.config.schema import CONFIG_DIR

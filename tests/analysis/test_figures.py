@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from analysis import aggregate, compare, metrics
-from analysis.figures import kinds as figures
-from analysis.figures.kinds import KINDS, contents, draw_all, read_tables
+from analysis.figures import __main__ as figures
+from analysis.figures.aggregates import pairs_to_compare
+from analysis.figures.catalogue import KINDS, contents, draw_all, read_tables
 from analysis.figures.palette import styles
 from analysis.figures.panels import compact, grid_shape, limits, settings
 from analysis.figures.series import ROWS, series_table
@@ -395,7 +396,7 @@ def test_aggregates_show_their_tables_and_nothing_over_something_else(labels: li
     tables = {"aggregates": aggregate.aggregates(scores, repetitions=20).assign(steps="10")}
     tables["profiles"] = aggregate.profiles(scores, repetitions=20).assign(steps="10", runs=6)
     if len(labels) > 1:
-        pairs = figures.pairs_to_compare(labels)
+        pairs = pairs_to_compare(labels)
         assert len(pairs) == (15 if labels == SIX else len(labels) - 1)
         tables["improvements"] = aggregate.improvements(scores, pairs, repetitions=20).assign(games=2, steps="10")
     for name, table in tables.items():

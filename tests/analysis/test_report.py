@@ -271,7 +271,7 @@ def test_true_values_have_a_section(tmp_path: Path) -> None:
         q = {10: np.full((4, 2, 3), 1.5 + seed), 20: np.full((4, 2, 3), 1.5)}
         write_run(tmp_path, "chain", "meanq", seed, {10: 1.0, 20: 1.0}, q=q, true_q=np.ones((4, 3)))
     charts = Page(make(tmp_path)).data["charts"]
-    bias = next(chart for chart in charts if chart["y"] == "V(s_0) - true value")
+    bias = next(chart for chart in charts if chart["y"] == "bias to true Q*")
     assert bias["series"][0]["y"] == [1.0, 0.5]
 
 

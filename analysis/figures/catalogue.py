@@ -1,22 +1,5 @@
-"""Static figures, as SVG and PNG, each beside the table that it is drawn from.
+"""Every static figure: its table from runs, and its picture and caption from the table."""
 
-    python -m analysis.figures runs/target_network --out figures        # from runs
-    python -m analysis.figures figures/*.csv --out again                # the same pictures, from the tables
-
-learning_curves  returns in each game, and the mean over games; scores that the paper cites as lines
-study            the paper's four rows: return, bias, normalised std, normalised Jensen gap
-ablation         learning curves of MeanQ and Rainbow with a larger model, more updates, or both
-series           what is measured late in training over a number in which labels differ, such as the ensemble's size
-mechanism        correlation of members, effective ensemble size, shared and member variance
-aggregates       interquartile mean, median, mean and optimality gap over games, with intervals
-profiles         the share of runs above each score
-improvements     how likely a run of one label is above a run of another one
-
-A figure for which there are no data is not drawn, and why is said. Tables are drawn with the same colours only where
-all labels of the study are in the tables that are given, because overrides of an algorithm share what is left of them.
-"""
-
-import argparse
 import io
 import multiprocessing
 import os
@@ -32,7 +15,6 @@ import numpy as np
 import pandas as pd
 
 from analysis import aggregate
-from analysis.console import say
 from analysis.figures.aggregates import draw_aggregates, draw_improvements, draw_profiles, pairs_to_compare
 from analysis.figures.curves import (
     MECHANISM_AVERAGES,
@@ -44,6 +26,7 @@ from analysis.figures.curves import (
     draw_mechanism,
     draw_study,
 )
+from analysis.figures.grid import MOST_GAMES
 from analysis.figures.palette import Style, split_label, styles
 from analysis.figures.panels import save, settings
 from analysis.figures.series import ROWS as SERIES_ROWS
@@ -61,14 +44,14 @@ from analysis.figures.tables import (
     read_table,
 )
 from analysis.late import late_table
-from analysis.metrics import Metrics, compute
-from analysis.runs import AnalysisError, RunSet, read_runs
+from analysis.metrics import Metrics
+from analysis.runs import AnalysisError, RunSet
+from meanq.metrics.registry import titles_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RETURN_ONLY = {"return": "return"}
-MOST_COLUMNS = 5  # games of a figure with a row per metric; more are too narrow to be read
+RETURN_ONLY = titles_of("learning_curves")
 Looks = Mapping[str, Style]
 
 
@@ -246,12 +229,12 @@ def select_improvements(found: RunSet, metrics: Metrics) -> pd.DataFrame:
 
 def _fewer_columns(rows: pd.DataFrame) -> pd.DataFrame:
     """With more games than there is room for, their average only."""
-    if rows[rows["env"] != AVERAGE]["env"].nunique() <= MOST_COLUMNS:
+    if rows[rows["env"] != AVERAGE]["env"].nunique() <= MOST_GAMES:
         return rows
     average = rows[rows["env"] == AVERAGE]
     need(
         not average.empty,
-        f"more than {MOST_COLUMNS} games, and no average over them: give the directories of at most {MOST_COLUMNS}",
+        f"more than {MOST_GAMES} games, and no average over them: give the directories of at most {MOST_GAMES}",
     )
     return average
 
@@ -261,7 +244,7 @@ def _steps(scores: aggregate.Scores) -> str:
     return f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
 
 
-# --- the command ----------------------------------------------------------------------------------------------------
+# --- the figures ----------------------------------------------------------------------------------------------------
 
 KINDS = {
     "learning_curves": Kind(
@@ -307,43 +290,3 @@ def all_labels(tables: Mapping[str, pd.DataFrame]) -> list[str]:
         found |= set(rows[KINDS[name].labels])
         found |= set(rows["other"]) if "other" in rows else set()
     return sorted(found)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
-    assert __doc__
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis.figures", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("paths", type=Path, nargs="+", help="directories with runs anywhere below, or tables (.csv)")
-    parser.add_argument("--out", type=Path, required=True, help="directory for the figures and their tables")
-    parser.add_argument("--only", type=lambda text: text.split(","), help=f"some of {','.join(KINDS)}; otherwise all")
-    options = parser.parse_args(arguments)
-    unknown = sorted(set(options.only or []) - set(KINDS))
-    if unknown:
-        parser.error(f"--only {','.join(unknown)}: no such figure; there are {', '.join(KINDS)}")
-    tables = [path.suffix == ".csv" for path in options.paths]
-    if any(tables) and not all(tables):
-        parser.error("write directories with runs, or tables, but not both")
-    try:
-        if all(tables):
-            read = read_tables(options.paths)
-            looks = styles(all_labels(read))
-            chosen = [name for name in read if options.only is None or name in options.only]
-            drawings = Drawings(draw_tables({name: read[name] for name in chosen}, looks, options.out))
-        else:
-            found = read_runs(options.paths)
-            metrics = compute(found)
-            say([*found.messages(), *metrics.messages()])
-            drawings = draw_all(found, metrics, options.out, options.only)
-    except AnalysisError as error:
-        sys.exit(f"analysis: {error}")
-    except OSError as error:
-        sys.exit(f"analysis: --out {options.out}: cannot be written ({error.strerror})")
-    say(f"no {name}: {reason}" for name, reason in drawings.missing.items())
-    for drawn in drawings.drawn:
-        print(f"{options.out / drawn.name}.svg: {drawn.title}. {drawn.caption}")
-
-
-if __name__ == "__main__":
-    main()
