@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from analysis.figures.aggregates import draw_aggregates, draw_improvements, draw
 from analysis.figures.curves import (
     MECHANISM_AVERAGES,
     MECHANISM_ROWS,
+    SPREADS,
     STUDY_AVERAGES,
     STUDY_ROWS,
     draw_ablation,
@@ -29,7 +30,6 @@ from analysis.figures.curves import (
 from analysis.figures.grid import MOST_GAMES
 from analysis.figures.palette import Style, split_label, styles
 from analysis.figures.panels import save, settings
-from analysis.figures.series import ROWS as SERIES_ROWS
 from analysis.figures.series import draw_series, series_table
 from analysis.figures.tables import (
     AVERAGE,
@@ -46,12 +46,11 @@ from analysis.figures.tables import (
 from analysis.late import late_table
 from analysis.metrics import Metrics
 from analysis.runs import AnalysisError, RunSet
-from meanq.metrics.registry import titles_of
+from meanq.metrics.registry import METRICS, shown_in
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RETURN_ONLY = titles_of("learning_curves")
 Looks = Mapping[str, Style]
 
 
@@ -81,7 +80,6 @@ class Kind:
     select: Callable[[RunSet, Metrics], pd.DataFrame]
     draw: Callable[[pd.DataFrame, Looks], tuple["Figure", str]]
     labels: str = "algo"  # the column with the labels
-    panels: Mapping[str, str] = field(default_factory=dict)  # names of the metrics that it has panels of
 
 
 def draw_all(found: RunSet, metrics: Metrics, directory: Path, only: Iterable[str] | None = None) -> Drawings:
@@ -127,13 +125,12 @@ def draw_table(name: str, table: pd.DataFrame, looks: Looks, directory: Path, pn
 
 def contents(drawn: Drawn) -> str:
     """What a figure shows, in a line: return and bias of V(s0) in MinAtar Breakout, 1 run of each of 4 methods."""
-    kind = KINDS[drawn.name]
     methods = len(all_labels({drawn.name: drawn.data}))
     of = f"each of {methods} methods" if methods > 1 else "one method"
-    if not kind.panels:
+    if KINDS[drawn.name].labels == "label":
         return f"{drawn.title} of {of}"
     present = set(drawn.data["metric"].replace("normalised_return", "return"))
-    *others, last = (name for metric, name in kind.panels.items() if metric in present)
+    *others, last = (metric.title for metric in shown_in(drawn.name) if {metric.name, metric.column} & present)
     shown = f"{', '.join(others)} and {last}" if others else last
     shown += f" over {drawn.data['field'].iloc[0]}" if "field" in drawn.data else ""
     table = drawn.data[drawn.data["env"] != AVERAGE]
@@ -148,68 +145,57 @@ def contents(drawn: Drawn) -> str:
 # --- which rows a figure shows --------------------------------------------------------------------------------------
 
 
-def learning_curve_rows(table: pd.DataFrame, lengths: Mapping[str, int]) -> pd.DataFrame:
+def learning_curve_rows(found: RunSet, metrics: Metrics) -> pd.DataFrame:
     """Returns, their average over games where they can be normalised, and what the paper cites."""
-    rows = curve_table(table, ["return"], ["normalised_return"])
+    rows = curve_table(metrics.table, ["return"], ["normalised_return"])
     need(not rows.empty, "no run has been evaluated yet")
     envs = set(rows["env"])
-    from_paper = cited_rows(lengths, envs - {AVERAGE}, average=AVERAGE in envs)
+    from_paper = cited_rows(found.lengths, envs - {AVERAGE}, average=AVERAGE in envs)
     return pd.concat([rows, from_paper], ignore_index=True) if len(from_paper) else rows
 
 
-def ablation_rows(table: pd.DataFrame, lengths: Mapping[str, int]) -> pd.DataFrame:
-    """The same of Rainbow, its variants, and the main agent."""
+def ablation_rows(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+    """Learning curves of Rainbow, its variants, and the main agent."""
+    table = metrics.table
     algorithms = {label: split_label(label)[0] for label in sorted(set(table["algo"]))}
     variants = [label for label, name in algorithms.items() if name.startswith("rainbow_")]
     need(bool(variants), "no runs of a variant of Rainbow (a label that begins with rainbow_)")
     wanted = [*variants, *(label for label, name in algorithms.items() if name in ("rainbow", "meanq_rainbow"))]
     need(len(wanted) > 1, f"{variants[0]} alone: neither Rainbow nor the main agent to compare it with")
-    return learning_curve_rows(table[table["algo"].isin(wanted)], lengths)
+    return learning_curve_rows(found, replace(metrics, table=table[table["algo"].isin(wanted)]))
 
 
-def study_rows(table: pd.DataFrame, lengths: Mapping[str, int]) -> pd.DataFrame:
+def study_rows(found: RunSet, metrics: Metrics) -> pd.DataFrame:
     """The paper's four metrics; std and gap as they are where no game has scores to normalise by."""
-    unnormalised = "normalised_std" not in set(table["metric"])
-    left_out = {"normalised_std", "normalised_jensen_gap"} if unnormalised else {"std", "jensen_gap"}
-    rows = curve_table(table, [name for name in STUDY_ROWS if name not in left_out], STUDY_AVERAGES)
+    normalised = "normalised_std" in set(metrics.table["metric"])
+    spreads = {name for name in SPREADS if bool(METRICS[name].ratio_of) == normalised}
+    names = [name for name in STUDY_ROWS if name not in SPREADS or name in spreads]
+    rows = curve_table(metrics.table, names, STUDY_AVERAGES)
     if "normalised_return" not in set(rows["metric"]):  # where not every game has such a score, there is no average
         rows = rows[rows["env"] != AVERAGE]
     need(not rows.empty, "no run has been evaluated yet")
     return _fewer_columns(rows)
 
 
-def mechanism_rows(table: pd.DataFrame, lengths: Mapping[str, int]) -> pd.DataFrame:
-    """Of ensembles only."""
-    rows = curve_table(table, list(MECHANISM_ROWS), MECHANISM_AVERAGES)
+def mechanism_rows(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+    """What the members of ensembles share."""
+    rows = curve_table(metrics.table, list(MECHANISM_ROWS), MECHANISM_AVERAGES)
     need(not rows.empty, "no ensemble has been probed")
     return _fewer_columns(rows)
 
 
-# Figures of curves: their tables from one of metrics, and from how long the runs of each game are.
-CURVES = {
-    "learning_curves": learning_curve_rows,
-    "study": study_rows,
-    "ablation": ablation_rows,
-    "mechanism": mechanism_rows,
-}
-
-
-def _select_curves(name: str) -> Callable[[RunSet, Metrics], pd.DataFrame]:
-    return lambda found, metrics: CURVES[name](metrics.table, found.lengths)
-
-
-def select_series(found: RunSet, metrics: Metrics) -> pd.DataFrame:
-    """Of the longest series of labels."""
+def series_rows(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+    """The longest series of labels."""
     return series_table(late_table(found, metrics))
 
 
-def select_aggregates(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+def aggregate_rows(found: RunSet, metrics: Metrics) -> pd.DataFrame:
     """With the step that scores are from."""
     scores = aggregate.collect(found)
     return aggregate.aggregates(scores).assign(steps=_steps(scores))
 
 
-def select_profiles(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+def profile_rows(found: RunSet, metrics: Metrics) -> pd.DataFrame:
     """From 0 to the highest score, or to twice the reference."""
     scores = aggregate.collect(found)
     highest = max(float(matrix.max()) for matrix in scores.matrices.values())
@@ -219,7 +205,7 @@ def select_profiles(found: RunSet, metrics: Metrics) -> pd.DataFrame:
     return table.assign(runs=table["label"].map(runs), steps=_steps(scores))
 
 
-def select_improvements(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+def improvement_rows(found: RunSet, metrics: Metrics) -> pd.DataFrame:
     """Of every two labels; of many labels, of one with every other one."""
     scores = aggregate.collect(found)
     need(len(scores.matrices) > 1, "one label only: nothing to compare it with")
@@ -247,20 +233,18 @@ def _steps(scores: aggregate.Scores) -> str:
 # --- the figures ----------------------------------------------------------------------------------------------------
 
 KINDS = {
-    "learning_curves": Kind(
-        "Learning curves", _select_curves("learning_curves"), draw_learning_curves, panels=RETURN_ONLY
+    "learning_curves": Kind("Learning curves", learning_curve_rows, draw_learning_curves),
+    "study": Kind("Return, bias, standard deviation and Jensen gap", study_rows, draw_study),
+    "ablation": Kind("Larger model and more updates", ablation_rows, draw_ablation),
+    "series": Kind(
+        "Over a number in which labels differ",
+        lambda found, metrics: series_table(late_table(found, metrics)),
+        draw_series,
     ),
-    "study": Kind(
-        "Return, bias, standard deviation and Jensen gap", _select_curves("study"), draw_study, panels=STUDY_ROWS
-    ),
-    "ablation": Kind("Larger model and more updates", _select_curves("ablation"), draw_ablation, panels=RETURN_ONLY),
-    "series": Kind("Over a number in which labels differ", select_series, draw_series, panels=SERIES_ROWS),
-    "mechanism": Kind(
-        "What the members of ensembles share", _select_curves("mechanism"), draw_mechanism, panels=MECHANISM_ROWS
-    ),
-    "aggregates": Kind("Aggregates over games", select_aggregates, draw_aggregates, "label"),
-    "profiles": Kind("Performance profiles", select_profiles, draw_profiles, "label"),
-    "improvements": Kind("Probability of improvement", select_improvements, draw_improvements, "label"),
+    "mechanism": Kind("What the members of ensembles share", mechanism_rows, draw_mechanism),
+    "aggregates": Kind("Aggregates over games", aggregate_rows, draw_aggregates, "label"),
+    "profiles": Kind("Performance profiles", profile_rows, draw_profiles, "label"),
+    "improvements": Kind("Probability of improvement", improvement_rows, draw_improvements, "label"),
 }
 
 

@@ -164,16 +164,17 @@ def _of_values(name: str, title: str, meaning: str, compute: Any, scope: str, **
     return Metric(name, title, meaning, compute, scope, PROBES, **more)
 
 
-def _mirrored(name: str, title: str, meaning: str, compute: Any, source: str, mirror: str, **more: Any) -> Metric:
+def _mirrored(mirror: str, source: str, title: str, meaning: str, compute: Any = None, **more: Any) -> Metric:
     """In W&B and TensorBoard only."""
-    return Metric(name, title, meaning, compute, source=source, mirror=mirror, in_table=False, **more)
+    more = {"name": mirror.partition("/")[2], **more}
+    return Metric(title=title, meaning=meaning, compute=compute, source=source, mirror=mirror, in_table=False, **more)
 
 
 # fmt: off
 _ENTRIES = [
     Metric("return", "return", "undiscounted return, mean over the evaluation's episodes", _column("return"),
            unit="score", form="{:.2f}", mirror="evaluation/return", dashboard=PAPER,
-           shown="learning_curves study series late summary"),
+           shown="learning_curves ablation study series late summary"),
     Metric("normalised_return", "normalised return",
            "(return - random) / (reference - random), where the environment has both scores; from 500,000 "
            "`total_steps` on with the random score of the paper's table 2", _normalised_return,
@@ -248,57 +249,45 @@ _ENTRIES = [
                lambda split: split.true_effective_size, OVER_RUNS, unit="members", form="{:.2f}",
                shown="mechanism truth"),
 
-    _mirrored("return_std", "std of returns", "sample standard deviation of the evaluation's returns", _return_std,
-              EVALUATIONS, "evaluation/return_std", unit="score"),
-    _mirrored("normalised_return_error", "standard error of the normalised return",
-              "standard error of the normalised return over the evaluation's episodes",
-              _normalised_return_error, EVALUATIONS, "evaluation/normalised_return_error", unit="normalised"),
-    _mirrored("value", "V(s0) of evaluation episodes", "V(s0) = max_a mean_k Q_k(s0, a) where episodes begin",
-              _column("value"), EVALUATIONS, "evaluation/value", unit="value", dashboard=VALUES),
-    _mirrored("discounted_return", "discounted return that followed",
-              "discounted return of rewards as learned from (clipped on Atari)", _column("discounted_return"),
-              EVALUATIONS, "evaluation/discounted_return", unit="value", dashboard=VALUES),
-    _mirrored("discounted_return_unclipped", "discounted return, unclipped",
-              "discounted return of rewards as the game gives them",
-              _column("discounted_return_unclipped"), EVALUATIONS, "evaluation/discounted_return_unclipped",
-              unit="value"),
-    _mirrored("discounted_return_first_life", "discounted return, first life",
-              "discounted return of rewards as learned from, up to the first loss of life",
-              _column("discounted_return_first_life"), EVALUATIONS, "evaluation/discounted_return_first_life",
-              unit="value"),
-    _mirrored("length", "length of episodes", "interactions of an episode", _column("length"), EVALUATIONS,
-              "evaluation/length", unit="steps"),
-    _mirrored("probe_value", "V(s0) at the probe states (the band is the std over seeds)",
-              "V(s0), mean over the probe states", _probe_value, PROBES, "probe/value", unit="value", dashboard=VALUES),
-    _mirrored("member_std", "std of V(s0) over members",
+    _mirrored("evaluation/return_std", EVALUATIONS, "std of returns", "sample standard deviation over the episodes",
+              _return_std, unit="score"),
+    _mirrored("evaluation/normalised_return_error", EVALUATIONS, "standard error of the normalised return",
+              "standard error of the normalised return over the episodes", _normalised_return_error),
+    _mirrored("evaluation/value", EVALUATIONS, "V(s0) of evaluation episodes",
+              "V(s0) = max_a mean_k Q_k(s0, a) where episodes begin", _column("value"), dashboard=VALUES),
+    _mirrored("evaluation/discounted_return", EVALUATIONS, "discounted return that followed",
+              "discounted return of rewards as learned from", _column("discounted_return"), dashboard=VALUES),
+    _mirrored("evaluation/discounted_return_unclipped", EVALUATIONS, "discounted return, unclipped",
+              "the same of rewards as the game gives them", _column("discounted_return_unclipped")),
+    _mirrored("evaluation/discounted_return_first_life", EVALUATIONS, "discounted return, first life",
+              "that of rewards as learned from, up to the first loss of life", _column("discounted_return_first_life")),
+    _mirrored("evaluation/length", EVALUATIONS, "length of episodes", "interactions of an episode", _column("length")),
+    _mirrored("probe/value", PROBES, "V(s0) at the probe states (the band is the std over seeds)",
+              "V(s0), mean over the probe states", _probe_value, name="probe_value", dashboard=VALUES),
+    _mirrored("probe/member_std", PROBES, "std of V(s0) over members",
               "population standard deviation over members of max_a Q_k(s0, a), mean over the probe states",
-              _of_members(definitions.member_std), PROBES, "probe/member_std", unit="value", dashboard=VALUES),
-    _mirrored("member_jensen_gap", "Jensen gap over members",
+              _of_members(definitions.member_std), dashboard=VALUES),
+    _mirrored("probe/member_jensen_gap", PROBES, "Jensen gap over members",
               "mean_k max_a Q_k(s0, a) - max_a mean_k Q_k(s0, a), mean over the probe states; never negative",
-              _of_members(definitions.member_jensen_gap), PROBES, "probe/member_jensen_gap", unit="value",
-              dashboard=VALUES),
-    _mirrored("member_std_normalised", "std of V(s0) over members / normalised return",
+              _of_members(definitions.member_jensen_gap), dashboard=VALUES),
+    _mirrored("probe/member_std_normalised", PROBES, "std of V(s0) over members / normalised return",
               "`probe/member_std` / `evaluation/normalised_return` of the same step, where that is more than twice its "
-              "standard error", _of_members_normalised(definitions.member_std), PROBES, "probe/member_std_normalised",
+              "standard error", _of_members_normalised(definitions.member_std), dashboard=PAPER),
+    _mirrored("probe/member_jensen_gap_normalised", PROBES, "Jensen gap over members / normalised return",
+              "the same of `probe/member_jensen_gap`", _of_members_normalised(definitions.member_jensen_gap),
               dashboard=PAPER),
-    _mirrored("member_jensen_gap_normalised", "Jensen gap over members / normalised return",
-              "the same of `probe/member_jensen_gap`", _of_members_normalised(definitions.member_jensen_gap), PROBES,
-              "probe/member_jensen_gap_normalised", dashboard=PAPER),
-    _mirrored("q", "values", "histogram of Q of all members and actions at all probe states", None, PROBES,
-              "probe/q", unit="value"),
-    *(_mirrored(name, title, meaning, None, TRAINING, f"training/{name}", dashboard=section)
-      for name, title, meaning, section in (
-        ("loss", "loss", "mean since the row before", LEARNING),
-        ("mean_q", "mean Q of minibatches", "mean since the row before", LEARNING),
-        ("gradient_norm", "gradient norm", "mean since the row before", LEARNING),
-        ("epsilon", "epsilon", "share of random actions", LEARNING),
-        ("games", "games", "training games so far", ""),
-        ("game_return", "return of training games", "mean of the games since the row before", LEARNING))),
-    _mirrored("steps_per_second", "steps per second", "speed since the row before", None, TIMINGS,
-              "timing/steps_per_second", dashboard=LEARNING),
-    _mirrored("share_<part>", "share of time", "where the time went: `timing/share_act`, `timing/share_env`, "
-              "`timing/share_sample`, `timing/share_learn`, `timing/share_evaluate`, `timing/share_save`, "
-              "`timing/share_other`", None, TIMINGS, "timing/share_<part>"),
+    _mirrored("probe/q", PROBES, "values", "histogram of Q of all members and actions at all probe states"),
+    _mirrored("training/loss", TRAINING, "loss", "mean since the row before", dashboard=LEARNING),
+    _mirrored("training/mean_q", TRAINING, "mean Q of minibatches", "mean since the row before", dashboard=LEARNING),
+    _mirrored("training/gradient_norm", TRAINING, "gradient norm", "mean since the row before", dashboard=LEARNING),
+    _mirrored("training/epsilon", TRAINING, "epsilon", "share of random actions", dashboard=LEARNING),
+    _mirrored("training/games", TRAINING, "games", "training games so far"),
+    _mirrored("training/game_return", TRAINING, "return of training games", "mean of the games since the row before",
+              dashboard=LEARNING),
+    _mirrored("timing/steps_per_second", TIMINGS, "steps per second", "speed since the row before", dashboard=LEARNING),
+    _mirrored("timing/share_<part>", TIMINGS, "share of time",
+              "where the time went: `timing/share_act`, `timing/share_env`, `timing/share_sample`, "
+              "`timing/share_learn`, `timing/share_evaluate`, `timing/share_save`, `timing/share_other`"),
 ]
 # fmt: on
 METRICS = {metric.name: metric for metric in _ENTRIES}
