@@ -1,15 +1,14 @@
-"""Aggregates over games: mean, median, interquartile mean, optimality gap, performance profiles and the probability of
-improvement, with intervals by bootstrap over runs, stratified by game, as `rliable` (Agarwal et al. 2021) has them.
+"""Aggregates over games, as in `rliable` (Agarwal et al. 2021): mean, median, interquartile mean, optimality gap,
+performance profiles and probability of improvement, with stratified bootstrap intervals.
 
     python -m analysis.aggregate runs/main_100k
 
-Scores are normalised returns at one step: `--at`, or else the length of the shortest runs of a game. Labels are
-compared in the games that all of them have. The bootstrap wants as many runs in each game, so where a label has more in
-one game than in another, those with the lowest seeds count. What is left out is said.
+Scores are normalised returns at one step: `--at`, or else the length of the shortest run of a game. Labels are compared
+in the games that all of them have. The bootstrap needs the same number of runs in every game, so a label with more runs
+in some games uses those with the lowest seeds. Notes say what is left out.
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -18,13 +17,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.console import say
-from analysis.runs import AnalysisError, RunSet, named_labels, read_runs
+from analysis.console import command, say
+from analysis.runs import AnalysisError, Run, RunSet, named_labels, read_runs
 
 REPETITIONS = 2000
 CONFIDENCE = 0.95
 FEW_RUNS = 5
 THRESHOLDS = np.linspace(0, 2, 41)  # of normalised score
+INTERVAL = ["value", "low", "high"]
 
 
 @dataclass(frozen=True)
@@ -38,62 +38,57 @@ class Scores:
 
 
 def collect(found: RunSet, at: int | None = None, labels: Sequence[str] | None = None) -> Scores:
-    """The scores at a step; AnalysisError where no game has all the labels."""
-    notes: list[str] = []
+    """The scores at a step; AnalysisError if no game has all the labels."""
     wanted = list(labels) if labels else found.labels
     unknown = sorted(set(wanted) - set(found.labels))
     if unknown:
         raise AnalysisError(f"no runs with label {', '.join(unknown)}; there are {', '.join(found.labels)}")
-    groups = {(env, label): runs for (env, label), runs in found.groups().items() if label in wanted}
+    notes: list[str] = []
     steps: dict[str, int] = {}
     by_env: dict[str, dict[str, list[float]]] = {}
     for env in found.envs:
-        here = {label: runs for (e, label), runs in groups.items() if e == env}
-        if not here:
-            continue
-        if any(run.scores is None for runs in here.values() for run in runs):
+        here = {label: runs for (e, label), runs in found.groups().items() if e == env and label in wanted}
+        everyone = [run for runs in here.values() for run in runs]
+        if any(run.scores is None for run in everyone):
             notes.append(f"{env}: left out, because it has no scores to normalise by")
-            continue
-        steps[env] = at if at is not None else min(run.total_steps for runs in here.values() for run in runs)
-        by_env[env] = {}
-        for label, runs in here.items():
-            scores = {run.seed: float(run.episode_means["normalised_return"].get(steps[env], np.nan)) for run in runs}
-            absent = [str(seed) for seed, score in scores.items() if np.isnan(score)]
-            if absent:
-                notes.append(f"{env}, {label}: no score at step {steps[env]} of seed {', '.join(absent)}; left out")
-            by_env[env][label] = [score for score in scores.values() if not np.isnan(score)]
-    envs = [env for env, found_here in by_env.items() if all(found_here.get(label) for label in wanted)]
+        elif everyone:
+            steps[env] = at if at is not None else min(run.total_steps for run in everyone)
+            by_env[env] = {label: _scores_at(steps[env], runs, notes) for label, runs in here.items()}
+    envs = [env for env, scored in by_env.items() if all(scored.get(label) for label in wanted)]
     if not envs:
-        have = "; ".join(f"{env}: {', '.join(sorted(here))}" for env, here in by_env.items())
-        raise AnalysisError(
-            f"no game has scores of all labels; choose some with --labels ({have or 'no scores at all'})"
-        )
-    for env, scored in by_env.items():
-        if env not in envs:
-            missing = ", ".join(label for label in wanted if not scored.get(label))
-            notes.append(f"{env}: left out, because it has no scores of {missing}")
+        have = "; ".join(f"{env}: {', '.join(sorted(here))}" for env, here in by_env.items()) or "no scores at all"
+        raise AnalysisError(f"no game has scores of all labels; choose some with --labels ({have})")
+    for env in [env for env in by_env if env not in envs]:
+        missing = ", ".join(label for label in wanted if not by_env[env].get(label))
+        notes.append(f"{env}: left out, because it has no scores of {missing}")
     matrices = {}
     for label in wanted:
         columns = [by_env[env][label] for env in envs]
         count = min(map(len, columns))
         if any(len(column) > count for column in columns):
             notes.append(f"{label}: not as many runs in each game; the first {count} of each count")
-        matrices[label] = np.array([column[:count] for column in columns]).T
         if 1 < count < FEW_RUNS:
             notes.append(f"{label}: {count} runs in each game; bootstrap intervals of so few are too short")
+        matrices[label] = np.array([column[:count] for column in columns]).T
     return Scores(matrices, envs, {env: steps[env] for env in envs}, notes)
 
 
+def _scores_at(step: int, runs: Sequence[Run], notes: list[str]) -> list[float]:
+    scores = {run.seed: float(run.episode_means["normalised_return"].get(step, np.nan)) for run in runs}
+    absent = ", ".join(str(seed) for seed, score in scores.items() if np.isnan(score))
+    if absent:
+        notes.append(f"{runs[0].env}, {runs[0].label}: no score at step {step} of seed {absent}; left out")
+    return [score for score in scores.values() if not np.isnan(score)]
+
+
 def aggregates(scores: Scores, repetitions: int = REPETITIONS, seed: int = 0) -> pd.DataFrame:
-    """label, metric, value, low, high, runs, games; low and high are empty for one run per game."""
-    names = ["iqm", "optimality_gap", "mean", "median"]
-    points, intervals = _estimate(scores.matrices, _aggregate, repetitions, seed)
+    """label, metric, value, low, high, runs, games; low and high are NaN for one run per game."""
     rows = []
     for label, matrix in scores.matrices.items():
-        for i, name in enumerate(names):
-            low, high = intervals[label][:, i]
-            rows.append((label, name, points[label][i], low, high, *matrix.shape))
-    return pd.DataFrame(rows, columns=["label", "metric", "value", "low", "high", "runs", "games"])
+        estimates = _estimate(_aggregate, [matrix], repetitions, seed)
+        names = ("iqm", "optimality_gap", "mean", "median")
+        rows += [(label, name, *numbers, *matrix.shape) for name, numbers in zip(names, estimates, strict=True)]
+    return pd.DataFrame(rows, columns=["label", "metric", *INTERVAL, "runs", "games"])
 
 
 def _aggregate(drawn: np.ndarray) -> np.ndarray:
@@ -109,18 +104,16 @@ def _aggregate(drawn: np.ndarray) -> np.ndarray:
 def profiles(
     scores: Scores, thresholds: np.ndarray = THRESHOLDS, repetitions: int = REPETITIONS, seed: int = 0
 ) -> pd.DataFrame:
-    """label, threshold, value, low, high: the share of runs, over all games, whose score is above the threshold."""
+    """label, threshold, value, low, high: the share of runs, over all games, with a score above the threshold."""
 
     def share_above(drawn: np.ndarray) -> np.ndarray:
         return np.stack([(drawn > threshold).mean(axis=(1, 2)) for threshold in thresholds], axis=1)
 
-    points, intervals = _estimate(scores.matrices, share_above, repetitions, seed)
-    rows = [
-        (label, threshold, points[label][i], *intervals[label][:, i])
-        for label in scores.matrices
-        for i, threshold in enumerate(thresholds)
-    ]
-    return pd.DataFrame(rows, columns=["label", "threshold", "value", "low", "high"])
+    rows = []
+    for label, matrix in scores.matrices.items():
+        estimates = _estimate(share_above, [matrix], repetitions, seed)
+        rows += [(label, threshold, *numbers) for threshold, numbers in zip(thresholds, estimates, strict=True)]
+    return pd.DataFrame(rows, columns=["label", "threshold", *INTERVAL])
 
 
 def improvements(
@@ -129,56 +122,49 @@ def improvements(
     repetitions: int = REPETITIONS,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """label, other, value, low, high: how likely a run of label is above one of other in a game, mean over games.
+    """label, other, value, low, high: the probability that a run of label beats one of other, mean over games.
 
-    Without `pairs`: every two labels. The other way round it is 1 - value, between 1 - high and 1 - low.
+    Without `pairs`: every two labels. The reverse is 1 - value, between 1 - high and 1 - low.
     """
-    chosen = list(combinations(scores.matrices, 2)) if pairs is None else list(pairs)
 
     def improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return probability_of_improvement(x, y)[:, None]
 
-    data = {f"{i}": (scores.matrices[x], scores.matrices[y]) for i, (x, y) in enumerate(chosen)}
-    points, intervals = _estimate(data, improvement, repetitions, seed)
-    rows = [(*pair, points[f"{i}"][0], *intervals[f"{i}"][:, 0]) for i, pair in enumerate(chosen)]
-    return pd.DataFrame(rows, columns=["label", "other", "value", "low", "high"])
+    rows = []
+    for pair in combinations(scores.matrices, 2) if pairs is None else pairs:
+        matrices = [scores.matrices[label] for label in pair]
+        rows.append((*pair, *_estimate(improvement, matrices, repetitions, seed)[0]))
+    return pd.DataFrame(rows, columns=["label", "other", *INTERVAL])
 
 
 def probability_of_improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """P(X > Y) + P(X = Y) / 2 in each game, mean over games; x, y [..., runs, games].
 
-    The same number as rliable's function of this name, which also computes a p-value and takes a hundred times as long.
+    Equals rliable's function of this name, which also computes a p-value and is a hundred times slower.
     """
     a, b = x[..., :, None, :], y[..., None, :, :]
     return np.asarray(((a > b).mean(axis=(-3, -2, -1)) + (a >= b).mean(axis=(-3, -2, -1))) / 2)
 
 
 def _estimate(
-    data: Mapping[str, np.ndarray | tuple[np.ndarray, ...]],
-    function: Callable[..., np.ndarray],
-    repetitions: int,
-    seed: int,
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Point estimates, and intervals [2, ...] by percentiles; NaN where one run says nothing about its spread.
+    function: Callable[..., np.ndarray], matrices: Sequence[np.ndarray], repetitions: int, seed: int
+) -> np.ndarray:
+    """Value, low and high of each number that `function` computes: [N, 3]; low and high are NaN for a single run.
 
-    The resamples, hence the intervals, are those of rliable's `get_interval_estimates` (tests compare them), all drawn
-    and evaluated at once: `function` takes [repetitions, runs, games]. One by one, as rliable does it, they take a
-    hundred times as long.
+    `function` takes [repetitions, runs, games] of each matrix and returns [repetitions, N]. The resamples, hence the
+    intervals, are those of rliable's `get_interval_estimates` (tests compare them), evaluated all at once, which is a
+    hundred times faster than one by one.
     """
-    points, intervals = {}, {}
-    tails = [100 * (1 - CONFIDENCE) / 2, 100 * (1 + CONFIDENCE) / 2]
-    for name, matrices in data.items():
-        several = matrices if isinstance(matrices, tuple) else (matrices,)
-        points[name] = function(*(matrix[None] for matrix in several))[0]
-        intervals[name] = np.full((2, len(points[name])), np.nan)
-        if min(map(len, several)) > 1:
-            drawn = function(*_resample(several, repetitions, seed))
-            intervals[name] = np.percentile(drawn, tails, axis=0)
-    return points, intervals
+    point = function(*(matrix[None] for matrix in matrices))[0]
+    low = high = np.full(len(point), np.nan)
+    if min(map(len, matrices)) > 1:
+        tails = [100 * (1 - CONFIDENCE) / 2, 100 * (1 + CONFIDENCE) / 2]
+        low, high = np.percentile(function(*_resample(matrices, repetitions, seed)), tails, axis=0)
+    return np.stack([point, low, high], axis=1)
 
 
 def _resample(matrices: Sequence[np.ndarray], repetitions: int, seed: int) -> list[np.ndarray]:
-    """Runs drawn with replacement, each game by itself; a list of [repetitions, runs, games]."""
+    """Runs drawn with replacement, independently in each game; a list of [repetitions, runs, games]."""
     counts = np.concatenate([np.full(matrix.size, len(matrix)) for matrix in matrices])
     generator = np.random.RandomState(seed)
     chosen = generator.randint(0, counts, (repetitions, len(counts)))
@@ -189,8 +175,8 @@ def _resample(matrices: Sequence[np.ndarray], repetitions: int, seed: int) -> li
     ]
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
     assert __doc__
     parser = argparse.ArgumentParser(prog="python -m analysis.aggregate", description=__doc__.split("\n\n")[0])
     parser.add_argument("runs", type=Path, nargs="+", help="directories with runs anywhere below")
@@ -202,11 +188,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, least in (("repetitions", 1), ("seed", 0)):
         if getattr(options, name) < least:
             parser.error(f"--{name} {getattr(options, name)}: write {least} or more")
-    try:
-        found = read_runs(options.runs)
-        scores = collect(found, options.at, named_labels(options.labels or "", found.labels))
-    except AnalysisError as error:
-        sys.exit(f"analysis: {error}")
+    found = read_runs(options.runs)
+    scores = collect(found, options.at, named_labels(options.labels or "", found.labels))
     say([*found.messages(), *scores.notes])
     how = {"repetitions": options.repetitions, "seed": options.seed}
     steps = ", ".join(f"{env} ({step})" for env, step in scores.steps.items())

@@ -1,28 +1,27 @@
-"""Our scores beside the paper's tables of 26 Atari games.
+"""Compare our scores with the paper's tables of 26 Atari games.
 
     python -m analysis.compare --at 100k runs/main_100k
     python -m analysis.compare --at 100k --after 50000 runs/main_100k     # ours after half of the interactions
     python -m analysis.compare --at 100k runs/main_100k --picture scores.png
     python -m analysis.compare --paper-only
 
-Scores are the mean over seeds of the evaluation at exactly that step, normalised by the table's own random and human
-scores. A comparison covers the games that both sides have; a win is a strictly higher score. With `--after` ours are
-those of another step, and every column and sentence says so.
+Scores are means over seeds of the evaluation at exactly that step, normalised by the table's own random and human
+scores. Comparisons cover the games that both sides have; a win is a strictly higher score. With `--after` our scores
+are those of another step, and every column and sentence says so.
 
-After 100,000 interactions there is a second table: our mean and standard deviation over seeds beside the paper's MeanQ
-and Dopamine's data-efficient Rainbow, and the percentage of 100 runs of DrQ(eps) and of SPR below our mean. `--picture`
+At 100,000 interactions there is a second table: our mean and standard deviation over seeds beside the paper's MeanQ and
+Dopamine's data-efficient Rainbow, and the percentage of 100 runs of DrQ(eps) and of SPR below our mean. `--picture`
 draws it.
 """
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
-from analysis.console import say, write_out
+from analysis.console import command, say, write_out
 from analysis.paper import reference_scores
 from analysis.paper.tables import HORIZONS, PaperTable, paper_table
 from analysis.runs import AnalysisError, RunSet, read_runs
@@ -30,7 +29,7 @@ from analysis.runs import AnalysisError, RunSet, read_runs
 
 @dataclass(frozen=True)
 class Versus:
-    """A method against another one, over the games that both have."""
+    """One method against another, over the games that both have."""
 
     games: int
     wins: int
@@ -48,37 +47,37 @@ class Versus:
 
 
 def versus(table: PaperTable, ours: pd.Series, theirs: pd.Series) -> Versus:
-    """Compare scores by game; games that only one has are left out."""
+    """Compare scores by game, in the games that both have."""
     games = ours.dropna().index.intersection(theirs.dropna().index).intersection(table.scores.index)
     a, b = ours[games], theirs[games]
     return Versus(len(games), int((a > b).sum()), _mean(table.normalise(a)), _mean(table.normalise(b)))
 
 
 def best_of_all(table: PaperTable, method: str) -> int:
-    """In how many games a method of the table is strictly above every other one of it."""
+    """The number of games in which a method is strictly above all others of the table."""
     others = table.scores.drop(columns=method).max(axis=1)
     return int((table.scores[method] > others).sum())
 
 
 def paper_headlines() -> str:
-    """What the paper concludes from its two tables, computed from them."""
-    lines = []
-    for at, rival, more in (("100k", "sunrise", True), ("500k", "rainbow", False)):
-        table = paper_table(at)
-        result = versus(table, table.scores["meanq"], table.scores[rival])
-        lines.append(f"{at}: meanq against {rival}: {result}")
-        if more:
-            count, games = best_of_all(table, "meanq"), len(table.scores)
-            lines.append(f"{at}: meanq is the best of all {len(table.methods)} methods in {count}/{games}")
-    return "\n".join(lines)
+    """The paper's conclusions from its two tables, computed from them."""
+    short, long = paper_table("100k"), paper_table("500k")
+    best = f"{best_of_all(short, 'meanq')}/{len(short.scores)}"
+    return "\n".join(
+        [
+            f"100k: meanq against sunrise: {versus(short, short.scores['meanq'], short.scores['sunrise'])}",
+            f"100k: meanq is the best of all {len(short.methods)} methods in {best}",
+            f"500k: meanq against rainbow: {versus(long, long.scores['meanq'], long.scores['rainbow'])}",
+        ]
+    )
 
 
 def run_scores(
     found: RunSet, table: PaperTable, notes: list[str], after: int | None = None
 ) -> dict[tuple[str, str], list[float]]:
-    """By game and label: the scores of the runs that were evaluated at exactly this step, in the order of seeds.
+    """By game and label: the scores of the runs that were evaluated at exactly this step, ordered by seed.
 
-    `after`: the step, where it is not that of the table.
+    `after`: the step, if it is not that of the table.
     """
     step = HORIZONS[table.at] if after is None else after
     scores = {}
@@ -90,16 +89,15 @@ def run_scores(
             continue
         values = {run.seed: float(run.episode_means["return"].get(step, float("nan"))) for run in runs}
         present = [value for value in values.values() if value == value]
-        absent = [str(seed) for seed, value in values.items() if value != value]
+        absent = ", ".join(str(seed) for seed, value in values.items() if value != value)
         if absent:
-            notes.append(f"{env}, {label}: no score at step {step} of seed {', '.join(absent)}")
-        longer = sorted({run.total_steps for run in runs} - {step})
-        if present and longer:
-            notes.append(
-                f"{env}, {label}: runs of {longer[0]} steps, looked at after {step}; schedules follow the length"
-            )
+            notes.append(f"{env}, {label}: no score at step {step} of seed {absent}")
         if present:
             scores[env, label] = present
+            for length in sorted({run.total_steps for run in runs} - {step})[:1]:
+                notes.append(
+                    f"{env}, {label}: runs of {length} steps, looked at after {step}; schedules follow the length"
+                )
     return scores
 
 
@@ -121,7 +119,7 @@ def over_seeds(scores: Mapping[tuple[str, str], Sequence[float]]) -> tuple[pd.Da
 
 
 def among_others(table: PaperTable, scores: Mapping[tuple[str, str], Sequence[float]]) -> pd.DataFrame:
-    """Our `run_scores` after 100,000 interactions beside those of others; see analysis.reference_scores.standing."""
+    """Our `run_scores` at 100,000 interactions beside those of others; see paper.reference_scores.standing."""
     meanq = pd.DataFrame({"mean": table.scores["meanq"], "std": table.stds["meanq"]})
     return reference_scores.standing(scores, meanq)
 
@@ -133,12 +131,12 @@ def by_game(table: PaperTable, ours: pd.DataFrame, after: int | None = None) -> 
 
 
 def our_name(table: PaperTable, after: int | None) -> str:
-    """`ours`, or where that is after other interactions than the table's, `ours after 50K`."""
+    """`ours`, or `ours after 50K` if the step is not the table's."""
     return "ours" if after in (None, HORIZONS[table.at]) else f"ours after {after / 1000:g}K"
 
 
 def heading(table: PaperTable, after: int | None) -> str:
-    """What the scores are, in a line."""
+    """The line above the table."""
     theirs = f"{HORIZONS[table.at]:,} interactions"
     what = f"Scores after {theirs}"
     if our_name(table, after) != "ours":
@@ -147,7 +145,7 @@ def heading(table: PaperTable, after: int | None) -> str:
 
 
 def as_text(scores: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
-    """The columns of `by_game` as they are shown, ours with the number of seeds."""
+    """The columns of `by_game` as text, ours with the number of seeds."""
     shown = pd.DataFrame({name: [f"{score:.1f}" for score in scores[name]] for name in scores}, index=scores.index)
     for name, label in zip(scores.columns, counts.columns, strict=False):
         shown[name] = [
@@ -158,9 +156,9 @@ def as_text(scores: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
 
 
 def summary(table: PaperTable, scores: pd.DataFrame) -> pd.DataFrame:
-    """Per column of `by_game`: games, mean and median normalised, and wins and ratio of means against rivals.
+    """Per column of `by_game`: games, normalised mean and median, and wins and ratio of means against rivals.
 
-    Every column is averaged over the games that it has; the columns against a rival, over the games of both.
+    Means are over all games of the column; against a rival, over the games of both.
     """
     rivals = [name for name in scores.columns if name.split(": ", 1)[1] in ("sunrise", "rainbow", "meanq")]
     rows = {}
@@ -180,15 +178,17 @@ def _mean(values: pd.Series) -> float:
     return float(values.mean()) if len(values) else float("nan")
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
     assert __doc__
     parser = argparse.ArgumentParser(prog="python -m analysis.compare", description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, nargs="*", help="directories with runs anywhere below")
     parser.add_argument(
-        "--at", choices=list(HORIZONS), help="the paper's table, and (without --after) the step of our scores"
+        "--at",
+        choices=list(HORIZONS),
+        help="the paper's table, and the step of our scores unless --after names another",
     )
-    parser.add_argument("--after", type=int, help="the step of our scores, where it is another; said in the table")
+    parser.add_argument("--after", type=int, help="the step of our scores, if not the table's")
     parser.add_argument("--paper-only", action="store_true", help="the paper's headlines, from its own tables")
     parser.add_argument("--out", type=Path, help="a CSV file for the scores by game")
     parser.add_argument("--picture", type=Path, help="an image file for our scores among the runs of others; 100k only")
@@ -207,19 +207,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(
             f"--picture with {chosen}: the runs of others are after 100,000 interactions; write --at 100k alone"
         )
-    try:
-        found = read_runs(options.runs)
-        notes: list[str] = []
-        of_runs = run_scores(found, table, notes, options.after)
-        ours, counts = over_seeds(of_runs)
-        say([*found.messages(), *notes])
-        if ours.empty:
-            step = options.after or HORIZONS[options.at]
-            seen = sorted({run.last_evaluation for run in found.runs if run.env in table.scores.index})
-            hint = f"; their last is at {', '.join(map(str, seen))}: write --after" if seen else ""
-            raise AnalysisError(f"no run has a score at step {step} of a game in the paper's table{hint}")
-    except AnalysisError as error:
-        sys.exit(f"analysis: {error}")
+    found = read_runs(options.runs)
+    notes: list[str] = []
+    of_runs = run_scores(found, table, notes, options.after)
+    ours, counts = over_seeds(of_runs)
+    say([*found.messages(), *notes])
+    if ours.empty:
+        step = options.after or HORIZONS[options.at]
+        seen = sorted({run.last_evaluation for run in found.runs if run.env in table.scores.index})
+        hint = f"; their last is at {', '.join(map(str, seen))}: write --after" if seen else ""
+        raise AnalysisError(f"no run has a score at step {step} of a game in the paper's table{hint}")
     scores = by_game(table, ours, options.after)
     print(heading(table, options.after))
     print(as_text(scores, counts).to_string())

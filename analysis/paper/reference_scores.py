@@ -1,7 +1,7 @@
-"""Atari scores of other people's agents after 100,000 interactions, and where ours lie among them.
+"""Published Atari scores of other agents at 100,000 interactions, and our rank among them.
 
-Two single agents without a lagging target network, DrQ(eps) and SPR, are there run by run; data-efficient Rainbow of
-Dopamine as mean and standard deviation. analysis/data/README.md names the sources.
+DrQ(eps) and SPR, two single agents without a lagging target network, have scores of every run; Dopamine's
+data-efficient Rainbow has mean and standard deviation. analysis/paper/data/README.md names the sources.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from analysis.aggregate import probability_of_improvement
 DATA = Path(__file__).parent / "data"
 INTERACTIONS = 100_000  # of every score here
 RUN_BY_RUN = {"drq_eps": "DrQ(eps)", "spr": "SPR"}
-DIGITS = 6  # after the point; more are rounding errors, such as 99.99999999999999, which would hide a tie
+DIGITS = 6  # after the point; rounding errors such as 99.99999999999999 would hide ties
 
 
 @cache
 def reference_runs() -> Mapping[tuple[str, str], np.ndarray]:
-    """By method and game: the score of every run, [100]."""
+    """The scores of all runs [100], by method and game."""
     table = pd.read_csv(DATA / "atari_100k_runs.csv")
     return {(str(m), str(game)): part.to_numpy(float) for (m, game), part in table.groupby(["method", "game"])["score"]}
 
@@ -44,8 +44,7 @@ def percentile(score: float, runs: np.ndarray) -> float:
 def standing(scores: Mapping[tuple[str, str], Sequence[float]], meanq: pd.DataFrame) -> pd.DataFrame:
     """A row per game and label: our mean, std and runs, those of others, and the percentiles of our mean.
 
-    scores: by game and label, those of our runs. meanq: the paper's mean and std; index: game.
-    What a game does not have is NaN.
+    scores: of our runs, by game and label. meanq: the paper's mean and std; index: game. Missing numbers are NaN.
     """
     rows = []
     for (game, label), ours in scores.items():
@@ -61,7 +60,7 @@ def standing(scores: Mapping[tuple[str, str], Sequence[float]], meanq: pd.DataFr
 
 
 def as_text(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `standing` as they are shown; what is not there is empty."""
+    """The rows of `standing` as text; missing numbers are empty."""
     ours = [_score(*row) for row in zip(table["mean"], table["std"], strict=True)]
     shown = {
         "game": table["game"],

@@ -7,8 +7,6 @@ import pandas as pd
 from analysis.paper.reference_scores import DATA
 
 HORIZONS = {"100k": 100_000, "500k": 500_000}
-
-
 NORMALISERS = ("random", "human")
 
 
@@ -24,7 +22,6 @@ class PaperTable:
 
     @property
     def methods(self) -> list[str]:
-        """In the order of the table."""
         return list(self.scores.columns)
 
     def normalise(self, scores: pd.Series) -> pd.Series:
@@ -33,7 +30,7 @@ class PaperTable:
 
 
 def paper_table(at: str) -> PaperTable:
-    """`at`: 100k or 500k."""
+    """The paper's table at 100k or 500k interactions."""
     table = pd.read_csv(DATA / f"scores_{at}.csv", index_col="env")
     methods = [name for name in table.columns if not name.endswith("_std") and name not in NORMALISERS]
     stds = table.filter(regex="_std$").rename(columns=lambda name: name.removesuffix("_std"))
