@@ -1,7 +1,8 @@
 """What the commands of analysis share: messages, errors and output files."""
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 
@@ -18,9 +19,6 @@ def command(main: Callable[[Sequence[str] | None], None]) -> Callable[..., None]
             main(arguments)
         except (AnalysisError, ConfigError) as error:
             sys.exit(f"analysis: {error}")
-        except OSError as error:
-            what = f"--out {error.filename}" if error.filename else "output"
-            sys.exit(f"analysis: {what}: cannot be written ({error.strerror})")
 
     return run
 
@@ -31,10 +29,17 @@ def say(messages: Iterable[str]) -> None:
         print(f"analysis: {message}", file=sys.stderr)
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Report an OSError as a problem with --out."""
+    try:
+        yield
+    except OSError as error:
+        raise AnalysisError(f"--out {error.filename or path}: cannot be written ({error.strerror})") from None
+
+
 def write_out(path: Path, text: str) -> None:
     """Write the file that --out names."""
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    except OSError as error:
-        sys.exit(f"analysis: --out {path}: cannot be written ({error.strerror})")

@@ -16,7 +16,6 @@ the percentage of actions that are not the greedy one. An unfinished run plays w
 """
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from analysis.console import say, write_out
+from analysis.console import command, say, write_out
 from analysis.runs import AnalysisError, Run, read_runs
 
 if TYPE_CHECKING:
@@ -110,8 +109,8 @@ def _unlike_recorded(run: Run, step: int, returns: np.ndarray) -> Iterator[str]:
         )
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
     assert __doc__
     parser = argparse.ArgumentParser(prog="python -m analysis.evaluate", description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, nargs="+", help="directories with runs anywhere below")
@@ -125,17 +124,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.epsilon is not None and not 0 <= options.epsilon <= 1:
         parser.error(f"--epsilon {options.epsilon:g}: write a probability, from 0 to 1")
     tables, notes = [], list[str]()
-    try:
-        found = read_runs(options.runs)
-        for run in found.runs:
-            try:
-                tables.append(evaluate(run, options.episodes, options.epsilon, options.trust, notes))
-            except AnalysisError as error:
-                notes.append(f"{run.env}, {run.label}, seed {run.seed}: left out: {error}")
-        if not tables:
-            raise AnalysisError("; ".join(notes))
-    except AnalysisError as error:
-        sys.exit(f"analysis: {error}")
+    found = read_runs(options.runs)
+    for run in found.runs:
+        try:
+            tables.append(evaluate(run, options.episodes, options.epsilon, options.trust, notes))
+        except AnalysisError as error:
+            notes.append(f"{run.env}, {run.label}, seed {run.seed}: left out: {error}")
+    if not tables:
+        raise AnalysisError("; ".join(notes))
     say([*found.messages(), *notes])
     table = pd.concat(tables)
     print(table.to_string(index=False, float_format=lambda value: f"{value:.1f}", na_rep=""))

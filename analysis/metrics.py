@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.console import say, write_out
+from analysis.console import command, say, write_out
 from analysis.intervals import clearly_positive
 from analysis.runs import EVALUATION_COLUMNS, AnalysisError, Run, RunSet, read_runs
 from meanq.metrics.definitions import BIASES, DEFAULT_BIAS, Decomposition, steps_to_reference
@@ -256,6 +256,7 @@ def _stack(present: Sequence[tuple[Run, np.ndarray]]) -> np.ndarray:
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table, or write it to --out."""
     assert __doc__
@@ -270,11 +271,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "as the game gives them (unclipped), or as learned from up to the first loss of life (first_life)",
     )
     options = parser.parse_args(arguments)
-    try:
-        found = read_runs(options.runs)
-        metrics = compute(found, BIASES if options.bias == "all" else [options.bias])
-    except AnalysisError as error:
-        sys.exit(f"analysis: {error}")
+    found = read_runs(options.runs)
+    metrics = compute(found, BIASES if options.bias == "all" else [options.bias])
     say([*found.messages(), *metrics.messages()])
     text = metrics.table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
     if options.out is None:

@@ -9,7 +9,6 @@ share is a reason to look (at the picture); a small one may still be what matter
 """
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from analysis.console import write_out
+from analysis.console import command, write_out
 from analysis.figures.panels import write_picture
 
 if TYPE_CHECKING:
@@ -106,8 +105,8 @@ def draw(views: Sequence[View], path: Path) -> None:
     write_picture(figure, path, dpi=120)
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
     assert __doc__
     parser = argparse.ArgumentParser(prog="python -m analysis.unseen", description=__doc__.splitlines()[0])
     parser.add_argument("overrides", nargs="+", help="as for meanq.run, e.g. network=data_efficient env=breakout,pong")
@@ -117,20 +116,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_intermixed_args(arguments)
     if options.steps < 1:
         parser.error(f"--steps {options.steps}: write 1 or more")
-    from meanq.config.errors import ConfigError
     from meanq.launching.plan import hydra_arguments, plan, register_schema
 
     register_schema()
-    try:
-        with tempfile.TemporaryDirectory() as nowhere:  # nothing is run, so no directory is in the way
-            planned = plan(hydra_arguments(["-m", *options.overrides, f"root={nowhere}"]))
-        assert planned is not None
-        different = dict[str, "Config"]()
-        for config in planned.configs:
-            different.setdefault(f"{config.env}{config.network}", config)
-        views = [view(config, options.steps) for config in different.values()]
-    except ConfigError as error:
-        sys.exit(f"analysis: {error}")
+    with tempfile.TemporaryDirectory() as nowhere:  # nothing is run, so no directory is in the way
+        planned = plan(hydra_arguments(["-m", *options.overrides, f"root={nowhere}"]))
+    assert planned is not None
+    different = dict[str, "Config"]()
+    for config in planned.configs:
+        different.setdefault(f"{config.env}{config.network}", config)
+    views = [view(config, options.steps) for config in different.values()]
     found = table(views)
     print(found.to_string(index=False, float_format=lambda share: f"{share:.1%}"))
     if options.out is not None:

@@ -10,7 +10,6 @@ evaluations.csv, and it says so where they are not. Of a run that is not finishe
 import argparse
 import math
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.console import say
+from analysis.console import command, say
 from analysis.runs import AnalysisError, Run, read_run
 from meanq.rundir.reader import find_runs
 
@@ -230,8 +229,8 @@ def _at_least(least: float, kind: type[int] | type[float]) -> Callable[[str], fl
     return number
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
     assert __doc__
     parser = argparse.ArgumentParser(prog="python -m analysis.video", description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="the directory of one run, .../seed_<n>")
@@ -250,19 +249,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--checkpoint", type=whole, metavar="STEP", help="of that step, instead of the newest or last")
     parser.add_argument("--trust", action="store_true", help="import an environment that the run's config.yaml names")
     options = parser.parse_args(arguments)
-    try:
-        video = make_video(
-            options.run,
-            options.out,
-            first=options.episode,
-            count=options.episodes,
-            seconds=options.seconds,
-            fps=options.fps,
-            checkpoint=options.checkpoint,
-            trust=options.trust,
-        )
-    except AnalysisError as error:
-        sys.exit(f"analysis: {error}")
+    video = make_video(
+        options.run,
+        options.out,
+        first=options.episode,
+        count=options.episodes,
+        seconds=options.seconds,
+        fps=options.fps,
+        checkpoint=options.checkpoint,
+        trust=options.trust,
+    )
     say(video.notes)
     for played in video.episodes:
         steps = f"{len(played.actions):,} steps{'' if played.over else ' so far'}"

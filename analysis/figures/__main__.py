@@ -17,17 +17,17 @@ all labels of the study are in the tables that are given, because overrides of a
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.console import say
+from analysis.console import command, say, writing
 from analysis.figures.catalogue import KINDS, Drawings, all_labels, draw_all, draw_tables, read_tables
 from analysis.figures.palette import styles
 from analysis.metrics import compute
-from analysis.runs import AnalysisError, read_runs
+from analysis.runs import read_runs
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> None:
     """Draw figures from runs, or from their tables."""
     assert __doc__
@@ -44,21 +44,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tables = [path.suffix == ".csv" for path in options.paths]
     if any(tables) and not all(tables):
         parser.error("write directories with runs, or tables, but not both")
-    try:
-        if all(tables):
-            read = read_tables(options.paths)
-            looks = styles(all_labels(read))
-            chosen = [name for name in read if options.only is None or name in options.only]
+    if all(tables):
+        read = read_tables(options.paths)
+        looks = styles(all_labels(read))
+        chosen = [name for name in read if options.only is None or name in options.only]
+        with writing(options.out):
             drawings = Drawings(draw_tables({name: read[name] for name in chosen}, looks, options.out))
-        else:
-            found = read_runs(options.paths)
-            metrics = compute(found)
-            say([*found.messages(), *metrics.messages()])
+    else:
+        found = read_runs(options.paths)
+        metrics = compute(found)
+        say([*found.messages(), *metrics.messages()])
+        with writing(options.out):
             drawings = draw_all(found, metrics, options.out, options.only)
-    except AnalysisError as error:
-        sys.exit(f"analysis: {error}")
-    except OSError as error:
-        sys.exit(f"analysis: --out {options.out}: cannot be written ({error.strerror})")
     say(f"no {name}: {reason}" for name, reason in drawings.missing.items())
     for drawn in drawings.drawn:
         print(f"{options.out / drawn.name}.svg: {drawn.title}. {drawn.caption}")

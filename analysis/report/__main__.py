@@ -10,15 +10,14 @@ the runs comes first, and every figure has the commands that make its runs again
 import argparse
 import re
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.console import say
+from analysis.console import command, say, writing
 from analysis.metrics import compute
 from analysis.report.page import Section, TableBlock
 from analysis.report.sections import Report
-from analysis.runs import AnalysisError, read_runs
+from analysis.runs import read_runs
 from meanq.metrics.definitions import BIASES, DEFAULT_BIAS
 
 
@@ -55,8 +54,8 @@ def _files_of(page: Path) -> set[str]:
     return set(re.findall(r'<a href="((?:tables|figures)/[\w.-]+\.(?:csv|svg|png))"', page.read_text(encoding="utf-8")))
 
 
+@command
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
     assert __doc__
     parser = argparse.ArgumentParser(prog="python -m analysis.report", description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, nargs="+", help="directories with runs anywhere below, e.g. runs/techniques")
@@ -64,18 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--bias", choices=list(BIASES), default=DEFAULT_BIAS, help="see analysis.metrics (%(default)s)")
     options = parser.parse_args(arguments)
     directory = options.out or default_directory(options.runs[0])
-    command = f"python -m analysis.report {shlex.join(map(str, options.runs))}"
-    command += f" --bias {options.bias}" if options.bias != DEFAULT_BIAS else ""
-    try:
-        found = read_runs(options.runs)
-        metrics = compute(found, dict.fromkeys([options.bias, DEFAULT_BIAS]))  # the second for figures
-        report = Report(found, metrics, options.bias, directory, command)
-        sections = report.sections()
-        page = write(report, sections, directory)
-    except AnalysisError as error:
-        sys.exit(f"analysis: {error}")
-    except OSError as error:
-        sys.exit(f"analysis: {error.filename}: {error.strerror}; --out DIRECTORY writes the report elsewhere")
+    shown = f"python -m analysis.report {shlex.join(map(str, options.runs))}"
+    shown += f" --bias {options.bias}" if options.bias != DEFAULT_BIAS else ""
+    found = read_runs(options.runs)
+    metrics = compute(found, dict.fromkeys([options.bias, DEFAULT_BIAS]))  # the second for figures
+    with writing(directory):
+        report = Report(found, metrics, options.bias, directory, shown)
+        page = write(report, report.sections(), directory)
     say(report.messages())
     print(f"{page}: {report.size}")
 

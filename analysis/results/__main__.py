@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.console import command, say
+from analysis.console import command, say, writing
 from analysis.figures.catalogue import KINDS, Drawn, all_labels, contents, draw_tables
 from analysis.figures.palette import readable_names, styles
 from analysis.figures.tables import game_name
@@ -83,12 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("write directories with runs and --out DIRECTORY, or --again and directories of kept results")
     if options.again:
         for path in options.paths:
-            redraw(path, path)
+            with writing(path):
+                redraw(path, path)
         return
     results = collect(options.paths, options.out, options.scale, options.figures)
     say(results.about["notes"])
-    store.write(results, options.out)
-    drawn = redraw(options.out, options.out)
+    with writing(options.out):
+        store.write(results, options.out)
+        drawn = redraw(options.out, options.out)
     print(in_words(store.read(options.out).tables["late"]))
     for figure in drawn:
         print(f"{options.out / 'figures' / figure.name}.svg: {contents(figure)}")
