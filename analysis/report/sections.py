@@ -138,7 +138,7 @@ class Report:
         self._notes += notes
         text = (
             "Each conclusion of the paper is supported, refuted or not decidable from these runs, by rules that were "
-            "fixed before looking at data (docstring of analysis/findings). Differences come with 95% intervals."
+            "fixed before looking at data (analysis/findings/claims.py). Differences come with 95% intervals."
         )
         blocks: list[Block] = [Text(text)]
         for finding in findings:
