@@ -102,7 +102,7 @@ def engine_side(config: Config, transitions: int, *, keep_values: bool = False) 
     run = Session(config)
     run.loop.step = config.algo.first_update
     if not keep_values:
-        run.loop.agent._next_values = None
+        run.loop.agent._target_cache = None
     fill_engine(run, transitions)
     run.loop.start_game()
 

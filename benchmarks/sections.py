@@ -178,7 +178,7 @@ def over_a_run(key: str, scale: Scale, *overrides: str, threads: int | None = No
         held = moment
         for side in sides.values():
             side.update()  # so that nothing is done for the first time
-        kept.loop.agent._forget()
+        kept.loop.agent._invalidate_cache()
         rounds: dict[str, list[float]] = {side: [] for side in sides}
         for point in range(scale.copy_points):
             draw_only(kept, apart if point else apart // 2)
@@ -198,14 +198,14 @@ def over_a_run(key: str, scale: Scale, *overrides: str, threads: int | None = No
 
 def draw_only(run: Session, updates: int) -> None:
     """So many updates as far as kept values are concerned: what is missing is made up."""
-    values = run.loop.agent._next_values
+    values = run.loop.agent._target_cache
     if values is None:
         return
     evaluate = values._evaluate
     values._evaluate = lambda _, states: torch.zeros(len(states), run.loop.env.num_actions)
     for _ in range(updates):
         batch = run.loop.replay.sample(run.config.algo.ensemble_size, run.config.algo.batch_size, IMPORTANCE_EXPONENT)
-        run.loop.agent._values_of_next(batch, len(run.loop.replay))
+        run.loop.agent._cached_values(batch, len(run.loop.replay))
     values._evaluate = evaluate
 
 

@@ -1,6 +1,6 @@
-"""Environments: one small interface over emulators, MinAtar, exact MDPs and anything in gymnasium.
+"""Environments: one small interface to Atari, MinAtar, an MDP with known values, and gymnasium.
 
-May import config.
+This package may import config.
 """
 
 import inspect
@@ -15,66 +15,66 @@ from meanq.config.schema import EnvConfig
 
 
 class Step(NamedTuple):
-    """What an interaction led to."""
+    """The result of one interaction."""
 
-    frame: np.ndarray  # after the step, also where the game ended
-    reward: float  # as the game gives it, unclipped
+    frame: np.ndarray  # the frame after the step, also after the last step of a game
+    reward: float  # unclipped
     terminal: bool  # the game is over
-    truncated: bool  # cut short by a limit: the future still has a value
-    life_lost: bool  # the game goes on, but a training episode ends here
+    truncated: bool  # stopped by a time limit; targets still bootstrap
+    life_lost: bool  # the game continues, but the training episode ends here
 
 
 class Environment(ABC):
-    """One game. A frame is what replay stores for an interaction: [channels, height, width] or [features]."""
+    """One game. A frame is the observation that replay stores: [channels, height, width] or [features]."""
 
     num_actions: int
     frame_shape: tuple[int, ...]
     frame_dtype: np.dtype
-    frame_scale: float = 1.0  # networks see frame * frame_scale
-    pictures_per_second: float = 10.0  # at which a person can follow the game
+    frame_scale: float = 1.0  # the input of networks is frame * frame_scale
+    pictures_per_second: float = 10.0  # frame rate for videos, at a speed that people can follow
 
     def __init__(self, generator: np.random.Generator) -> None:
         self.generator = generator
 
     @abstractmethod
     def reset(self) -> np.ndarray:
-        """Start a game; the first frame."""
+        """Start a game and return its first frame."""
 
     @abstractmethod
     def step(self, action: int) -> Step:
-        """Act once."""
+        """Perform one action."""
 
     def start_life(self, frame: np.ndarray) -> np.ndarray:
-        """Begin the training episode after a lost life, whose last frame is given; the first frame."""
+        """Start a training episode after a lost life, given the last frame. Returns the new episode's first frame."""
         return frame
 
     def seed(self, generator: np.random.Generator) -> None:
-        """Draw all randomness from this generator from the next reset on."""
+        """Use this generator for all randomness from the next reset on."""
         self.generator = generator
 
     def action_names(self) -> list[str]:
-        """What the actions mean."""
+        """Return a readable name for each action."""
         return [str(action) for action in range(self.num_actions)]
 
     def render(self) -> np.ndarray | None:
-        """What a person sees now, RGB [height, width, 3]; None where there is nothing but the frame."""
+        """Return the current screen as RGB [height, width, 3]; None if the environment cannot render."""
         return None
 
     def true_q(self, discount: float) -> np.ndarray | None:
-        """The exact optimal Q [A] of the current state, where it can be computed."""
+        """Return the exact optimal Q [A] of the current state; None if it is unknown."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain data from which load_state_dict goes on exactly."""
+        """Return plain data from which `load_state_dict` can continue exactly."""
         raise NotImplementedError(f"{type(self).__name__} cannot save its state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the environment that gave this state."""
+        """Restore a state returned by `state_dict`."""
         raise NotImplementedError(f"{type(self).__name__} cannot restore its state")
 
 
 def make_env(config: EnvConfig, generator: np.random.Generator) -> Environment:
-    """A fresh environment; `env.options` are its keyword arguments."""
+    """Create an environment; `env.options` are its keyword arguments."""
     factory = import_environment(config.kind)
     signature = inspect.signature(factory)
     try:
@@ -82,7 +82,7 @@ def make_env(config: EnvConfig, generator: np.random.Generator) -> Environment:
     except TypeError as error:
         message = f"env.options={config.options}: {config.kind} environments do not take these ({error})"
         raise ConfigError(message) from None
-    if config.kind in ENVIRONMENTS:  # what others accept is for them to say
+    if config.kind in ENVIRONMENTS:  # custom environments check their own options
         for name, value in config.options.items():
             _check_option(name, value, signature.parameters[name].annotation)
     return factory(id=config.id, generator=generator, **config.options)
@@ -100,10 +100,10 @@ def _check_option(name: str, value: Any, wanted: Any) -> None:
 
 
 class FrameStack:
-    """The state the agent acts on: the last frames of the episode, blank before its start.
+    """The state the agent acts on: the last frames of the episode, with blank frames before its start.
 
-    Replay rebuilds exactly these states. A loss of life starts a training episode, so it blanks the stack as well,
-    unless `env.stack_over_lives` is on.
+    Replay rebuilds exactly these states. A lost life starts a new training episode and therefore clears the stack,
+    unless `env.stack_over_lives` is true.
     """
 
     def __init__(self, stack: int, frame_shape: tuple[int, ...], frame_dtype: np.dtype) -> None:
@@ -111,12 +111,12 @@ class FrameStack:
         self.state = np.zeros((stack * frame_shape[0], *frame_shape[1:]), dtype=frame_dtype)
 
     def start(self, frame: np.ndarray) -> np.ndarray:
-        """Begin an episode."""
+        """Clear the stack and add the first frame of an episode."""
         self.state[:] = 0
         return self.push(frame)
 
     def push(self, frame: np.ndarray) -> np.ndarray:
-        """Add the newest frame; the state (the same array each time)."""
+        """Add the newest frame and return the state (always the same array)."""
         self.state[: -self._channels] = self.state[self._channels :]
         self.state[-self._channels :] = frame
         return self.state

@@ -1,4 +1,4 @@
-"""Atari 2600 games, driven through the emulator itself with the paper's protocol."""
+"""Atari 2600 games with the paper's protocol, using the ALE emulator directly."""
 
 from typing import Any, Literal
 
@@ -11,10 +11,10 @@ from meanq.envs import Environment, Step
 
 
 class Atari(Environment):
-    """Minimal actions, no sticky actions, no FIRE at reset; a frame is the maximum of the last two of `frame_skip`.
+    """Minimal action set, no sticky actions, no FIRE at reset; a frame is the maximum of the last two of `frame_skip`.
 
-    `resize_first`: both are resized before the maximum is taken, not after. `noop_after_life`: in training one frame of
-    no-op follows a lost life.
+    `resize_first`: resize both screens before taking their maximum, not after. `noop_after_life`: in training, repeat
+    a no-op for one frame after a lost life.
     """
 
     frame_dtype = np.dtype(np.uint8)
@@ -36,7 +36,7 @@ class Atari(Environment):
         super().__init__(generator)
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self._ale = ale_py.ALEInterface()
-        # Without sticky actions the emulator draws nothing: all randomness is the number of no-ops and the agent.
+        # Without sticky actions the emulator is deterministic: only the number of no-ops and the agent are random.
         self._ale.setFloat("repeat_action_probability", 0.0)
         self._ale.setInt("random_seed", 0)
         roms = ale_py.roms.get_all_rom_ids()
@@ -47,7 +47,7 @@ class Atari(Environment):
         self._ale.loadROM(rom)
         if frame_skip < 1 or screen_size < 1:
             raise ConfigError(f"env.options: frame_skip={frame_skip}, screen_size={screen_size}: write 1 or more")
-        # In a few games (Assault) a reset leaves traces of the game before, so each game starts from this state.
+        # In a few games (e.g. Assault) a reset keeps traces of the previous game, so each game starts from this state.
         self._ale.reset_game()
         self._fresh = self._ale.cloneState(include_rng=True)
         self._actions = self._ale.getMinimalActionSet()
@@ -133,7 +133,7 @@ class Atari(Environment):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._ale.reset_game()
         if state["frames"] > 0:
-            # Some games (Qbert) restore exactly only into an emulator that has made a step.
+            # Some games (e.g. Qbert) are restored exactly only after the emulator has made a step.
             self._ale.act(ale_py.Action.NOOP)
         emulator = ale_py.ALEState.__new__(ale_py.ALEState)
         emulator.__setstate__(state["emulator"])

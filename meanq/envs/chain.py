@@ -1,4 +1,4 @@
-"""A small MDP whose true values are known, so that the bias of an estimate can be measured against the truth."""
+"""A small MDP with known optimal values, for measuring the bias of value estimates."""
 
 from typing import Any
 
@@ -9,11 +9,12 @@ from meanq.envs import Environment, Step
 
 
 class Chain(Environment):
-    """Cells 0 .. length-1 in a row. Action 0 moves right, every other action left; with probability `slip` the move
-    goes the other way. The left wall stops a move. Leaving the chain on the right pays 1 and ends the episode; any
-    other step pays 0. Every reward has Gaussian noise of standard deviation `reward_noise`, which is what makes a
-    maximum over estimates too high; more `actions` make more wrong ones to overestimate. An episode starts in a
-    uniformly drawn cell. The state is a one-hot vector.
+    """A row of cells 0 .. length-1; the state is a one-hot vector.
+
+    Action 0 moves right, every other action moves left; with probability `slip` the move goes the other way. Moving
+    left from cell 0 has no effect. Leaving the chain on the right gives reward 1 and ends the episode; all other
+    rewards are 0. Gaussian noise with standard deviation `reward_noise` is added to every reward: it makes the maximum
+    over estimates too high, and more `actions` increase this overestimation. Episodes start in a uniformly random cell.
     """
 
     frame_dtype = np.dtype(np.float32)
@@ -73,15 +74,15 @@ class Chain(Environment):
         return ["right", *(["left"] if self.num_actions == 2 else [f"left {i}" for i in range(1, self.num_actions)])]
 
     def all_frames(self) -> np.ndarray:
-        """The states of every cell, [length, length]."""
+        """Return the states of all cells, [length, length]."""
         return np.eye(self._length, dtype=np.float32)
 
     def all_true_q(self, discount: float) -> np.ndarray:
-        """The optimal Q [length, A], by value iteration until nothing changes."""
+        """Compute the optimal Q [length, A] by value iteration until convergence."""
         if discount not in self._q:
             cells = np.arange(self._length)
             right, left = cells + 1, np.maximum(cells - 1, 0)
-            value = np.zeros(self._length + 1)  # the last is the end, worth 0
+            value = np.zeros(self._length + 1)  # the last entry is the terminal state, with value 0
             while True:
                 go_right = (right == self._length) + discount * value[right]
                 go_left = discount * value[left]

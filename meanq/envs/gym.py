@@ -11,10 +11,10 @@ from meanq.rng import integer_seed
 
 
 class Gymnasium(Environment):
-    """`gymnasium.make(id, **make)`; images become [channels, height, width] uint8, the rest a float32 vector.
+    """Wraps `gymnasium.make(id, **make)`: images become uint8 [channels, height, width], the rest a float32 vector.
 
-    Gymnasium has no way to save an environment. But each game starts from a seed of its own, so it can be played again
-    up to where it was.
+    Gymnasium cannot save an environment's state. Each game therefore starts from its own seed, and restoring replays
+    the game's actions from there.
     """
 
     def __init__(self, id: str, generator: np.random.Generator, make: dict[str, Any] | None = None) -> None:
@@ -27,7 +27,7 @@ class Gymnasium(Environment):
         if not isinstance(actions, gymnasium.spaces.Discrete):
             raise ConfigError(f"env.id={id}: its actions are {_one_line(actions)}; only discrete actions are supported")
         self._shape: tuple[int, ...]
-        self._one_hot: int | None  # the first integer, where observations are integers
+        self._one_hot: int | None  # the lowest integer if observations are integers, else None
         if isinstance(observations, gymnasium.spaces.Discrete):
             self._shape, self._one_hot = (int(observations.n),), int(observations.start)
         elif isinstance(observations, gymnasium.spaces.Box):
@@ -45,8 +45,8 @@ class Gymnasium(Environment):
         self.frame_shape = self._to_frame(np.zeros(self._shape, dtype=self.frame_dtype)).shape
         self._id = id
         self._game_seed = 0
-        self._played: list[int] = []  # actions of this game
-        self._frame = np.zeros(self.frame_shape, dtype=self.frame_dtype)  # the newest
+        self._played: list[int] = []  # actions of the current game
+        self._frame = np.zeros(self.frame_shape, dtype=self.frame_dtype)  # the newest frame
 
     def reset(self) -> np.ndarray:
         return self._restart(integer_seed(self.generator))
@@ -71,7 +71,7 @@ class Gymnasium(Environment):
         )
 
     def render(self) -> np.ndarray | None:
-        """What gymnasium draws, where it was made with `render_mode: rgb_array`."""
+        """Return gymnasium's rendering if it was made with `render_mode: rgb_array`."""
         return np.asarray(self._env.render()) if self._env.render_mode == "rgb_array" else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -88,8 +88,8 @@ class Gymnasium(Environment):
             self.step(action)
         if not np.array_equal(self._frame, state["frame"]):
             raise RuntimeError(
-                f"env.id={self._id}: the same seed and actions lead elsewhere, so this environment cannot be resumed; "
-                "remove the run's directory to start it again from the beginning"
+                f"env.id={self._id}: the same seed and actions gave a different frame, so this environment cannot be "
+                "resumed; remove the run's directory to start the run again from the beginning"
             )
         self.generator.bit_generator.state = state["generator"]
 

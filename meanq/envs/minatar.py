@@ -1,4 +1,4 @@
-"""MinAtar (Young and Tian 2019): five Atari games on a 10x10 grid, thousands of steps a second."""
+"""MinAtar (Young and Tian 2019): five Atari games on a 10x10 grid, with thousands of steps per second."""
 
 import copy
 import importlib.util
@@ -16,13 +16,13 @@ from meanq.rng import integer_seed
 
 @cache
 def _game_module(name: str) -> ModuleType:
-    """A game's module, loaded alone: the package around it imports plotting libraries, which takes seconds."""
+    """Load a game's module by itself; importing the whole package takes seconds, as it imports plotting libraries."""
     package = importlib.util.find_spec("minatar")
     assert package is not None and package.origin is not None
     games = Path(package.origin).parent / "environments"
     path = games / f"{name}.py"
     known = [p.stem for p in games.glob("*.py") if p.stem != "__init__"]
-    if name not in known:  # also a path that leads to a file elsewhere
+    if name not in known:  # this also rejects paths to other files
         raise ConfigError(f"env.id={name}: no such MinAtar game{closest(name, known)}")
     spec = importlib.util.spec_from_file_location(f"minatar.environments.{name}", path)
     assert spec is not None and spec.loader is not None
@@ -32,7 +32,7 @@ def _game_module(name: str) -> ModuleType:
 
 
 class MinAtar(Environment):
-    """Minimal actions, MinAtar's own sticky actions and difficulty ramp; random no-ops at the start, as for Atari."""
+    """Minimal action set, MinAtar's sticky actions and difficulty ramping, random no-ops at the start as on Atari."""
 
     frame_dtype = np.dtype(np.uint8)
 
@@ -60,12 +60,12 @@ class MinAtar(Environment):
 
     def seed(self, generator: np.random.Generator) -> None:
         super().seed(generator)
-        # The games call the methods of numpy's older generator; each owns one.
+        # MinAtar's games call methods of numpy's legacy generator; each game owns one.
         self._game.random = np.random.RandomState(integer_seed(generator))
 
     def reset(self) -> np.ndarray:
         terminal = True
-        while terminal:  # a game that ends while waiting starts again
+        while terminal:  # restart a game that ends during the no-ops
             self._game.reset()
             self._last_action, self._steps, terminal = 0, 0, False
             for _ in range(int(self.generator.integers(self._noop_max)) if self._noop_max else 0):

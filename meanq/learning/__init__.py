@@ -1,4 +1,4 @@
-"""The science: networks of all members at once, value forms, bootstrap rules, the learner, the agent, exploration.
+"""The learning algorithm: stacked networks, value forms, bootstrap rules, learner, agent, exploration, augmentation.
 
-`build` makes them from a configuration. May import config and replay.
+`build` creates these objects from a configuration. This package may import config and replay.
 """

@@ -1,4 +1,4 @@
-"""Acting and learning for a whole ensemble at once."""
+"""The agent: weights, target weights and optimiser of all K members, which act and learn as one batch."""
 
 from dataclasses import replace
 from functools import partial
@@ -14,17 +14,17 @@ from meanq.learning.exploration import Values
 from meanq.learning.learner import Learned, Learner, Noise, compiled, compiled_values
 from meanq.learning.networks import Params, QNetwork
 from meanq.learning.optimiser import Adam
-from meanq.learning.target_cache import NextValues
+from meanq.learning.target_cache import TargetCache
 from meanq.learning.values import make_value_form
 from meanq.replay.buffer import Batch
 
 
 class DivergedError(FloatingPointError):
-    """Learning has produced something that is not a finite number: going on is useless."""
+    """Training diverged: a value or a weight is NaN or infinite."""
 
 
 class Agent:
-    """K members: online weights, lagging weights, and their optimiser."""
+    """An ensemble of K members: online weights, target weights, and one optimiser for all."""
 
     def __init__(
         self,
@@ -42,25 +42,25 @@ class Agent:
         self._network = network
         self._learner = Learner(algo, network, self._value)
         self._step = compiled(self._learner.step, device) if compile else self._learner.step
-        self._next_values: NextValues | None = None
-        if self._learner.next_values_pay:
+        self._target_cache: TargetCache | None = None
+        if self._learner.caching_pays:
             evaluate = compiled_values(self._learner.next_values, device) if compile else self._learner.next_values
-            self._next_values = NextValues(evaluate, device, keep=cache_targets)
+            self._target_cache = TargetCache(evaluate, device, keep=cache_targets)
         self._device = device
-        self._generator = generator  # of noisy weights and augmented images; lives on the device
-        # Where acting and learning share their noise: the draw of this interaction, and of the one before.
+        self._generator = generator  # for noisy weights and augmentation; on the same device
+        # With `shared_noise`: the noise of this interaction and of the previous one. Otherwise None.
         self._noise: Tensor | None = None
         self._last_noise: Tensor | None = None
         self.online: Params = {name: p.detach().clone().to(device) for name, p in params.items()}
-        self.target: Params | None = None  # [S * K, ...], the newest snapshot first
+        self.target: Params | None = None  # [S * K, ...]: S snapshots, newest first
         if algo.target_network is not None:
             self.target = {n: torch.cat([p] * algo.target_snapshots) for n, p in self.online.items()}
-        self.gradients: Params = {}  # of the last step, clipped
+        self.gradients: Params = {}  # clipped gradients of the last step
         self._optimiser = Adam(self.online, algo.learning_rate, algo.adam_epsilon)
 
     @torch.inference_mode()
     def values(self, states: np.ndarray, *, explore: bool = False) -> np.ndarray:
-        """Q [K, N, A] of states [N, *state] with the online weights; with noise in them only to explore."""
+        """Compute Q [K, N, A] of states [N, *state] with the online weights; `explore` adds noise to noisy layers."""
         if not explore:
             return self._values(self.online, states)
         noise = self._noise if self._noise is not None else self._network.draw_noise(self.online, self._generator)
@@ -68,7 +68,7 @@ class Agent:
 
     @torch.inference_mode()
     def noisy_values(self, seed: int) -> Values:
-        """The same as `values`, but with one draw of noise in the weights, which depends on the seed alone."""
+        """Return a function like `values` that uses one fixed draw of noise, which depends only on the seed."""
         noise = self._network.draw_noise(self.online, torch.Generator(self._device).manual_seed(seed))
         return partial(self._values, self._network.perturb(self.online, noise))
 
@@ -78,7 +78,7 @@ class Agent:
         return self._value.expectation(outputs).cpu().numpy()
 
     def start_interaction(self) -> None:
-        """With `shared_noise`: draw the noise of this interaction, which acting and learning use."""
+        """With `shared_noise`, draw the noise that acting and learning use in this interaction."""
         if not self._algo.shared_noise:
             return
         if self._noise is None:
@@ -87,25 +87,25 @@ class Agent:
 
     @torch.inference_mode()
     def diagnostics(self, states: np.ndarray) -> dict[str, float]:
-        """What shows whether learning gets through: columns of training.csv.
+        """Compute columns of training.csv that show whether all layers learn.
 
-        `adam_share_*`: see `Adam.step_shares`. `value_spread`: the mean standard deviation of members'
-        distributions at these states, where values are distributions.
+        `adam_share_*`: see `Adam.step_shares`. `value_spread`: the mean standard deviation of the members' value
+        distributions at these states; only for categorical values.
         """
         found = {f"adam_share_{layer}": share for layer, share in self._optimiser.step_shares().items()}
         spread = self._value.spread(self._network(self.online, torch.from_numpy(states).to(self._device)))
         return found if spread is None else {**found, "value_spread": float(spread.mean())}
 
     def learn(self, batch: Batch, drawn_from: int | None = None) -> Learned:
-        """One step of all members, towards targets computed with the weights before the step.
+        """Take one gradient step with all members. Targets use the weights from before the step.
 
-        The number of transitions that the batch was drawn from decides whether keeping next states' values pays; None:
-        they are not kept.
+        `drawn_from` is the number of transitions in replay. It decides whether caching the values of next states
+        saves time; None disables the cache.
         """
         batch = self._augmented(batch)
-        batch = replace(batch, next_values=self._values_of_next(batch, drawn_from))
+        batch = replace(batch, next_values=self._cached_values(batch, drawn_from))
         noise = self._learning_noise()
-        self.gradients = {}  # as large as the weights: the last ones go before the next are made
+        self.gradients = {}  # free the old gradients, which are as large as the weights, before computing new ones
         self.gradients, learned = self._step(self.online, self.target, batch, noise)
         self._optimiser.step(self.gradients)
         return learned
@@ -121,10 +121,11 @@ class Agent:
         return replace(batch, states=states, next_states=next_states)
 
     def _learning_noise(self) -> Noise:
-        """Fresh noise; or, where acting and learning share it, that of the interaction.
+        """Draw fresh noise, or reuse the noise of this interaction if `shared_noise` is set.
 
-        Then next states are evaluated under the noise of the interaction before, as by a target network that is a copy
-        of the whole online network, noise included, after every update. A lagging network draws its own.
+        With `shared_noise` and no target network, next states are evaluated with the noise of the previous interaction.
+        This equals a target network that is a copy of the online network, including its noise, made after every
+        update. A target network that is copied less often draws its own noise.
         """
         if self._noise is None:
             return self._learner.draw_noise(self.online, self.target, self._generator)
@@ -133,45 +134,44 @@ class Agent:
             evaluating = self._network.draw_noise(self.target, self._generator)
         return Noise(evaluating=evaluating, choosing=self._noise if self._algo.double else None, learning=self._noise)
 
-    def _values_of_next(self, batch: Batch, drawn_from: int | None) -> Tensor | None:
-        """V-bar(s') [R, B] from those that are kept; None: the step computes what it needs."""
-        if self._next_values is None or self.target is None or drawn_from is None:
+    def _cached_values(self, batch: Batch, drawn_from: int | None) -> Tensor | None:
+        """Look up V-bar(s') [R, B] in the cache. None: there is no cache, and the step computes the values itself."""
+        if self._target_cache is None or self.target is None or drawn_from is None:
             return None
-        if drawn_from > self._learner.draws_per_copy:  # too few are drawn twice
+        if drawn_from > self._learner.draws_per_copy:  # too few transitions are drawn more than once
             return None
-        if not self._next_values.exact(self._network, self.target, batch.next_states):
-            self._next_values = None
+        if not self._target_cache.exact(self._network, self.target, batch.next_states):
+            self._target_cache = None
             return None
-        return self._next_values(self.target, batch)
+        return self._target_cache(self.target, batch)
 
     @property
     def caches_targets(self) -> bool:
-        """Whether next states' values are kept; whether this machine allows it is known after the first step."""
-        return self._next_values is not None and self._next_values.keep
+        """Whether the values of next states are cached. The test of this machine runs at the first use of the cache."""
+        return self._target_cache is not None and self._target_cache.keep
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """What members should learn [K, B(, Z)], and how far to trust it [K, B] (SUNRISE; None: wholly)."""
+        """Compute targets [K, B(, Z)] and their confidence weights [K, B] (SUNRISE; None: all weights are 1)."""
         return self._learner.targets(self.online, self.target, batch, self._learning_noise())
 
     @torch.no_grad()
     def update_target(self) -> None:
-        """Take the online weights as the newest snapshot and drop the oldest."""
+        """Copy the online weights into the newest snapshot and drop the oldest snapshot."""
         if self.target is None:
             return
         for name, online in self.online.items():
             kept = self.target[name][: -len(online)]
             self.target[name] = torch.cat([online, kept])
-        self._forget()
+        self._invalidate_cache()
 
     def check_finite(self) -> None:
-        """Raise where a weight is no number any more."""
+        """Raise DivergedError if any weight is NaN or infinite."""
         for name, weights in self.online.items():
             if not torch.isfinite(weights).all():
                 raise DivergedError(f"a weight of {name} is not a finite number")
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, lagging weights, the optimiser's moments by the weights' names, noise."""
         return {
             "online": {name: p.clone() for name, p in self.online.items()},
             "target": None if self.target is None else {name: p.clone() for name, p in self.target.items()},
@@ -181,19 +181,17 @@ class Agent:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the agent that gave this state."""
         for name, p in self.online.items():
             p.copy_(state["online"][name])
         if self.target is not None:
             self.target = {name: p.to(self._device, copy=True) for name, p in state["target"].items()}
-        # The settings of the optimiser come from the configuration; a checkpoint has its moments alone.
+        # The optimiser's hyper-parameters come from the configuration; a checkpoint stores only its moments.
         self._optimiser.load_state_dict(state["optimiser"])
         self._generator.set_state(state["generator"])
         if "noise" in state:
             self._noise, self._last_noise = (state[name].to(self._device) for name in ("noise", "last_noise"))
-        self._forget()
+        self._invalidate_cache()
 
-    def _forget(self) -> None:
-        """The lagging weights are others now."""
-        if self._next_values is not None:
-            self._next_values.forget()
+    def _invalidate_cache(self) -> None:
+        if self._target_cache is not None:
+            self._target_cache.invalidate()

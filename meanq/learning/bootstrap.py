@@ -1,9 +1,9 @@
-"""Bootstrap rules: from every member's values of a next state to the value that a member's target uses.
+"""Bootstrap rules: how the members' values of a next state become the value in a member's target.
 
-A rule reads values q [E, R, B, A] of next states: E members that evaluate, R minibatches (one per member, also where
-all members share one), B states, A actions. It returns [R, B, A]. Row r is the minibatch that member r learns from.
-The action is the best one under `select`, its value the one under `evaluate`. Where values are distributions over
-atoms, `combine` makes one distribution of the members' distributions p [E, R, B, A, Z].
+A rule reduces values q [E, R, B, A] of next states to [R, B, A]: E evaluating members, R minibatches (one per member,
+even if all members share one), B states, A actions. Row r is the minibatch that member r learns from.
+The next action is the argmax of `select`; its value comes from `evaluate`. For categorical values, `combine` merges
+the members' distributions p [E, R, B, A, Z] into one.
 """
 
 from collections.abc import Callable
@@ -19,15 +19,15 @@ Reduction = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class BootstrapRule:
-    """How the next state's value is formed."""
+    """The reductions that turn the members' values of a next state into one value per action."""
 
     select: Reduction
     evaluate: Reduction
-    # (p, q) -> [R, B, A, Z]; None: the rule has no meaning for distributions.
+    # (p, q) -> [R, B, A, Z]; None: the rule is undefined for distributions.
     combine: Callable[[Tensor, Tensor], Tensor] | None = None
-    # False: only the member that learns from a state need evaluate it, E = 1. Saves the K^2 evaluations.
+    # False: only the member that learns from a state evaluates it, so E = 1. This avoids K^2 evaluations.
     all_members: bool = True
-    # True: a next state's value is the same whoever learns from it, so it can be computed once for all.
+    # True: a next state has the same value for every learning member, so it can be computed once for all of them.
     same_for_all: bool = False
     min_members: int = 1
 
@@ -38,12 +38,12 @@ def mean(q: Tensor) -> Tensor:
 
 
 def minimum(q: Tensor) -> Tensor:
-    """Maxmin (Lan et al. 2020): the least of the members' values."""
+    """Maxmin (Lan et al. 2020): the minimum over members."""
     return q.min(0).values
 
 
 def least_expected(p: Tensor, q: Tensor) -> Tensor:
-    """Maxmin for distributions: that of the member with the least expected value."""
+    """Maxmin for distributions: the distribution of the member with the lowest expected value."""
     least = q.argmin(0)[None, ..., None]  # [1, R, B, A, 1]
     return torch.take_along_dim(p, least, 0).squeeze(0)
 
@@ -54,14 +54,14 @@ def own(q: Tensor) -> Tensor:
 
 
 def others(q: Tensor) -> Tensor:
-    """EBQL (Peer et al. 2021): the mean over all members but the one that learns from the state."""
+    """EBQL (Peer et al. 2021): the mean over all members except the one that learns from the state."""
     members = q.shape[0]
     share = (1 - torch.eye(members, dtype=q.dtype, device=q.device)) / (members - 1)
     return torch.einsum("er,er...->r...", share, q)
 
 
 def _linear(reduction: Reduction) -> Callable[[Tensor, Tensor], Tensor]:
-    """A fixed average of members averages their distributions in the same way."""
+    """Build `combine` for a linear reduction, which applies to probabilities unchanged."""
     return lambda p, q: reduction(p)
 
 
@@ -79,5 +79,5 @@ def bootstrap_rule(name: str) -> BootstrapRule:
 
 
 def next_actions(rule: BootstrapRule, q: Tensor) -> Tensor:
-    """The actions [R, B] that targets value, chosen by values q [E, R, B, A]; Double DQN gives it the online ones."""
+    """Choose the next actions [R, B] from values q [E, R, B, A]; Double DQN passes the online values."""
     return rule.select(q).argmax(-1)

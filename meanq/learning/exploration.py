@@ -1,4 +1,4 @@
-"""Which action to take: greedy on values of the ensemble, on an optimistic bound of them, or random."""
+"""Exploration: epsilon-greedy on the ensemble mean, UCB, or one member per episode (Bootstrapped DQN)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ Policy = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # states [N, *st
 
 
 def greedy(values: Values) -> Policy:
-    """The best action under the mean over members."""
+    """Return a policy that takes the best action under the mean over members."""
 
     def act(states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         q = values(states)
@@ -22,7 +22,7 @@ def greedy(values: Values) -> Policy:
 
 
 def optimistic(values: Values, algo: AlgoConfig) -> Policy:
-    """The best action under the members' upper bound."""
+    """Return a policy that takes the best action under the members' upper bound."""
 
     def act(states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         q = values(states)
@@ -32,7 +32,7 @@ def optimistic(values: Values, algo: AlgoConfig) -> Policy:
 
 
 def sometimes_random(policy: Policy, share: float, generator: np.random.Generator) -> Policy:
-    """The same policy, with a random action instead of its own with probability `share`."""
+    """Return a policy that replaces the action of `policy` by a random one with probability `share`."""
     if share == 0:
         return policy
 
@@ -45,27 +45,30 @@ def sometimes_random(policy: Policy, share: float, generator: np.random.Generato
 
 
 def linear(schedule: EpsilonConfig, step: int) -> float:
-    """Epsilon at this interaction."""
+    """Return epsilon at this interaction, on a linear schedule."""
     progress = min(1.0, max(0, step - schedule.begin) / schedule.steps)
     return schedule.start + (schedule.end - schedule.start) * progress
 
 
 def random_share(algo: AlgoConfig, step: int) -> float:
-    """Probability of a random action at this interaction; 0 where noise or UCB explore alone."""
+    """Return the probability of a random action at this interaction; 0 if noise or UCB alone explores."""
     if step < algo.random_steps:
         return 1.0
-    by_itself = algo.exploration in ("ucb", "greedy") and not algo.epsilon.with_noise
-    return 0.0 if by_itself else linear(algo.epsilon, step)
+    never_random = algo.exploration in ("ucb", "greedy") and not algo.epsilon.with_noise
+    return 0.0 if never_random else linear(algo.epsilon, step)
 
 
 def upper_bound(q: np.ndarray, ucb_lambda: float, ensemble_std: str) -> np.ndarray:
-    """mean_k Q_k + lambda std_k Q_k (Chen et al. 2017), from values [K, ..., A]; a single member has a std of 0."""
+    """Compute mean_k Q_k + lambda std_k Q_k (Chen et al. 2017) from values [K, ..., A]; the std of one member is 0."""
     correction = int(ensemble_std == "sample" and len(q) > 1)
     return q.mean(0) + ucb_lambda * q.std(0, ddof=correction)
 
 
 class Explorer:
-    """Greedy on a score of the actions: the ensemble's mean, its upper bound, or one member of this episode."""
+    """Acts greedily on a score (ensemble mean, upper bound, or this episode's member), or randomly.
+
+    `actions` draws random actions, `members` the member of each episode.
+    """
 
     def __init__(self, algo: AlgoConfig, num_actions: int, actions: np.random.Generator, members: np.random.Generator):
         self._algo = algo
@@ -75,12 +78,12 @@ class Explorer:
         self._member = 0
 
     def start_episode(self) -> None:
-        """Pick the member that acts in this episode."""
+        """Draw the member that acts in this episode, if one member acts per episode."""
         if self._algo.exploration == "episode_member":
             self._member = int(self._members.integers(self._algo.ensemble_size))
 
     def act(self, step: int, values: Callable[[], np.ndarray]) -> int:
-        """An action, from values() [K, A], which is called only where it is needed."""
+        """Choose an action. `values` returns Q [K, A] and is not called for a random action."""
         share = random_share(self._algo, step)
         if share > 0 and self._actions.random() < share:
             return int(self._actions.integers(self._num_actions))
@@ -94,7 +97,6 @@ class Explorer:
         return q.mean(0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Generators and the acting member."""
         return {
             "actions": self._actions.bit_generator.state,
             "members": self._members.bit_generator.state,
@@ -102,7 +104,6 @@ class Explorer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on as the explorer that gave this state."""
         self._actions.bit_generator.state = state["actions"]
         self._members.bit_generator.state = state["members"]
         self._member = state["member"]

@@ -1,7 +1,7 @@
-"""Q networks of a whole ensemble: parameters are stacked [K, ...] and one call evaluates all members.
+"""Q networks of the whole ensemble: parameters are stacked [K, ...] and one call evaluates all members.
 
-Networks are pure functions of a dictionary of parameters, so that online, target and snapshot weights are just
-different dictionaries.
+Networks are pure functions of a parameter dictionary, so online, target and snapshot weights are just different
+dictionaries.
 """
 
 import math
@@ -16,25 +16,27 @@ from meanq.config.schema import ConvolutionConfig, NetworkConfig
 
 Params = dict[str, Tensor]
 
-# Above this work in one member's convolution, a loop of plain convolutions beats one grouped convolution, below it the
-# calls' overhead rules. Measured on 2 CPU cores: learner step on 84x84 images 10-30% faster looped, acting 2x slower.
+# If one member's convolution needs more multiply-adds than this, a loop of plain convolutions is faster than one
+# grouped convolution; below it, call overhead dominates. Measured on 2 CPU cores: with the loop, the learner step on
+# 84x84 images is 10-30% faster and acting is 2x slower.
 _LOOP_MULTIPLY_ADDS = 5e6
 
 
-# Above this size of a dense layer, one state is multiplied in parts. Measured: 0.45 instead of 0.7 ms for Nature's.
+# If a dense layer has more weights than this, a single state is multiplied in parts. Measured with Nature's layer:
+# 0.45 ms instead of 0.7 ms.
 _SPLIT_WEIGHTS = 1_000_000
 
 
-# With fewer outputs than this, and more than one, the product is made the other way round: up to three times as fast,
-# and all rows are rounded alike, which keeping next states' values needs (next_values.py).
+# If a dense layer has fewer outputs than this (but more than one), the transposed product is computed. It is up to
+# three times as fast and rounds all rows alike, which the cache of next states' values requires (target_cache.py).
 _NARROW = 16
 
 
 class QNetwork:
-    """Values of K members: convolutions, dense layers (noisy or not), then one stream or two (dueling).
+    """The networks of K members: convolutions, dense layers (noisy or not), then one stream or two (dueling).
 
-    With `atoms`, a value is a distribution and the output is its log-probabilities. With `parallel` > 1, a member is
-    that many networks side by side and its output their mean.
+    With `atoms`, values are distributions and the outputs are log-probabilities. With `parallel` > 1, each member
+    consists of that many networks and outputs their mean.
     """
 
     def __init__(
@@ -54,25 +56,25 @@ class QNetwork:
         self.num_actions = num_actions
         self.dueling = dueling
         self._atoms = atoms
-        self._noise = noise  # sigma_0 of noisy layers; None: none are noisy
+        self._noise = noise  # sigma_0 of noisy layers; None: no layer is noisy
         self._bias_noise = bias_noise
         self._shared_hidden = config.shared_hidden
         self._xavier = config.initial_weights == "xavier"
         self._same_padding = config.padding == "same"
-        self._paddings: list[tuple[int, int, int, int]] = []  # of each convolution: left, right, top, bottom
+        self._paddings: list[tuple[int, int, int, int]] = []  # per convolution: left, right, top, bottom
         self._parallel = parallel
-        self._noisy_layers: dict[str, tuple[int, int, int]] = {}  # name -> streams, fan-in, fan-out of each
-        self._scale = scale  # states are multiplied by it: 1/255 for pixels
+        self._noisy_layers: dict[str, tuple[int, int, int]] = {}  # name -> streams, fan-in and fan-out per stream
+        self._scale = scale  # factor for input states: 1/255 for pixels
         self._strides = [c.stride for c in config.convolutions]
-        self._shapes: dict[str, tuple[tuple[int, ...], int, int]] = {}  # name -> shape of one member, fan-in, fan-out
-        self.seen = self.state_shape[1:]  # height and width of images, as far as they have an effect
-        self._conv_work: list[int] = []  # multiply-adds of one member's convolution of one state
+        self._shapes: dict[str, tuple[tuple[int, ...], int, int]] = {}  # name -> shape for one member, fan-in, fan-out
+        self.seen = self.state_shape[1:]  # height and width of the part of an image that affects the output
+        self._conv_work: list[int] = []  # per convolution: multiply-adds for one member and one state
         features = self._add_convolutions(config)
         for i, width in enumerate(config.dense):
             self._add_dense(f"dense{i}", features, width)
             features = width
         self._num_dense = len(config.dense)
-        # The hidden layers of both dueling streams read the same features: one matrix holds them side by side.
+        # The hidden layers of both dueling streams read the same features, so one matrix holds both.
         self._add_dense("hidden", features, config.hidden, streams=2 if dueling and not self._shared_hidden else 1)
         self._add_dense("advantage" if dueling else "value", config.hidden, num_actions * (atoms or 1))
         if dueling:
@@ -88,10 +90,10 @@ class QNetwork:
             )
         channels, height, width = self.state_shape
         if not self._same_padding:
-            height, width = self.seen = _seen(height, config), _seen(width, config)
+            height, width = self.seen = _read_size(height, config), _read_size(width, config)
         for i, conv in enumerate(config.convolutions):
             if self._same_padding:
-                top, bottom, left, right = *_same(height, conv), *_same(width, conv)
+                top, bottom, left, right = *_same_pads(height, conv), *_same_pads(width, conv)
                 self._paddings.append((left, right, top, bottom))
                 height, width = height + top + bottom, width + left + right
             height, width = ((size - conv.kernel) // conv.stride + 1 for size in (height, width))
@@ -116,16 +118,16 @@ class QNetwork:
 
     @property
     def multiply_adds(self) -> int:
-        """Of one member that evaluates one state; of one of its networks where it has several."""
+        """Multiply-adds for one state and one network (a member with `parallel` > 1 has several networks)."""
         dense = sum(math.prod(shape) for name, (shape, *_) in self._shapes.items() if _is_dense_weight(name))
         return sum(self._conv_work) + dense
 
     def init(self, generators: Sequence[torch.Generator]) -> Params:
-        """Fresh parameters; member k draws from generator k alone.
+        """Initialise parameters; member k uses only generator k.
 
-        Uniform in +-1/sqrt(fan in), as PyTorch's layers; or, except in noisy layers, Xavier's: weights uniform in
-        +-sqrt(6 / (fan in + fan out)), biases 0. The scale of a noisy layer's noise starts at sigma_0/sqrt(fan in)
-        (Fortunato et al. 2018), that of its bias perhaps at sigma_0/sqrt(fan out).
+        Weights and biases are uniform in +-1/sqrt(fan in), as in PyTorch's layers. With Xavier initialisation (not in
+        noisy layers) weights are uniform in +-sqrt(6 / (fan in + fan out)) and biases are 0. Noise scales start at
+        sigma_0/sqrt(fan in) (Fortunato et al. 2018), those of biases optionally at sigma_0/sqrt(fan out).
         """
         params = {}
         for name, (shape, fan_in, fan_out) in self._shapes.items():
@@ -144,13 +146,13 @@ class QNetwork:
         return params
 
     def members(self, params: Params) -> int:
-        """How many members these parameters are of."""
+        """Number of members K of these parameters."""
         return len(params["hidden.bias"]) // self._parallel
 
     def draw_noise(self, params: Params, generator: torch.Generator) -> Tensor | None:
-        """One draw [K, inputs and outputs of all noisy layers] for these weights; None where no layer is noisy.
+        """Draw noise [K, inputs + outputs of all noisy layers], or return None if no layer is noisy.
 
-        It is independent for every member, layer and stream.
+        Noise is independent between members, layers and streams.
         """
         if not self._noisy_layers:
             return None
@@ -161,10 +163,10 @@ class QNetwork:
         return [streams * size for streams, *sizes in self._noisy_layers.values() for size in sizes]
 
     def perturb(self, params: Params, noise: Tensor | None) -> Params:
-        """The weights under a draw of noise, w = mu + sigma * f(e_in) f(e_out)^T with f(e) = sign(e) sqrt|e|.
+        """Apply noise to the weights: w = mu + sigma * f(e_in) f(e_out)^T with f(e) = sign(e) sqrt|e|.
 
-        The noise is the same for all states of a batch. Without noise the weights are as they are, which is mu: that
-        is what evaluation uses.
+        All states of a batch share the noise. With `noise=None` the weights are returned unchanged (mu), as evaluation
+        uses them by default.
         """
         if noise is None:
             return params
@@ -180,19 +182,19 @@ class QNetwork:
         return perturbed
 
     def average(self, outputs: Tensor, dim: int) -> Tensor:
-        """The mean of values, or of distributions given as log-probabilities."""
+        """Average values, or distributions given as log-probabilities."""
         if self._atoms is None:
             return outputs.mean(dim)
         return outputs.logsumexp(dim) - math.log(outputs.shape[dim])
 
     def __call__(self, params: Params, states: Tensor) -> Tensor:
-        """Q [K, N, A], or log-probabilities [K, N, A, Z].
+        """Compute Q [K, N, A], or log-probabilities [K, N, A, Z].
 
-        States are [N, *state], seen by every member, or [K, N, *state], one batch per member.
+        States are [N, *state], shared by all members, or [K, N, *state], one batch per member.
         """
         one_batch_each = states.dim() == len(self.state_shape) + 2
         if one_batch_each and self.members(params) == 1:
-            states = states[0]  # one member: both forms are the same, and then bit for bit
+            states = states[0]  # with one member both forms must give bitwise equal results
         elif one_batch_each and self._parallel > 1:
             states = states.repeat_interleave(self._parallel, 0)
         if self._strides:
@@ -220,11 +222,11 @@ class QNetwork:
         return outputs if self._atoms is None else outputs.unflatten(-1, (-1, self._atoms))
 
     def _convolutions(self, params: Params, x: Tensor) -> Tensor:
-        """Features [K, N, F], in the order (y, x, channel), which is how channels-last memory has them."""
+        """Compute features [K, N, F] in the order (y, x, channel), the order of channels-last memory."""
         members = len(params["conv0.weight"])
         shared = x.dim() == 4
         states = x.shape[-4]
-        if shared:  # all members read the same states: their first layers are one convolution with K times the filters
+        if shared:  # the same states for all members: their first layers are one convolution with K times the filters
             weight, bias = params["conv0.weight"], params["conv0.bias"]
             x = self._pad(_fast_layout(x), 0)
             x = F.relu(F.conv2d(x, weight.flatten(0, 1), bias.flatten(), self._strides[0]))
@@ -233,7 +235,7 @@ class QNetwork:
         first = 1 if shared else 0
         if members > 1 and states * max(self._conv_work[first:], default=0) > _LOOP_MULTIPLY_ADDS:
             return torch.stack(
-                [self._finish_looped(params, member, k, first) for k, member in enumerate(x.chunk(members, dim=1))]
+                [self._convolve_member(params, member, k, first) for k, member in enumerate(x.chunk(members, dim=1))]
             )
         x = _fast_layout(x)
         for i in range(first, len(self._strides)):
@@ -242,7 +244,7 @@ class QNetwork:
             x = F.relu(F.conv2d(x, weight.flatten(0, 1), bias.flatten(), self._strides[i], groups=members))
         return x.unflatten(1, (members, -1)).permute(1, 0, 3, 4, 2).flatten(2)
 
-    def _finish_looped(self, params: Params, x: Tensor, k: int, first: int) -> Tensor:
+    def _convolve_member(self, params: Params, x: Tensor, k: int, first: int) -> Tensor:
         x = _fast_layout(x)
         for i in range(first, len(self._strides)):
             x = self._pad(x, i)
@@ -253,22 +255,22 @@ class QNetwork:
         return F.pad(x, self._paddings[convolution]) if self._same_padding else x
 
 
-def _same(size: int, conv: ConvolutionConfig) -> tuple[int, int]:
-    """Zeros before and after an image's rows or columns so that there are ceil(size / stride) outputs."""
+def _same_pads(size: int, conv: ConvolutionConfig) -> tuple[int, int]:
+    """Compute the zero padding before and after one dimension that gives ceil(size / stride) outputs."""
     total = max((math.ceil(size / conv.stride) - 1) * conv.stride + conv.kernel - size, 0)
     return total // 2, total - total // 2
 
 
-def _seen(size: int, config: NetworkConfig) -> int:
-    """How much of an image's height or width reaches the features: convolutions leave out what fills no stride.
+def _read_size(size: int, config: NetworkConfig) -> int:
+    """Compute how many rows (or columns) of an image the convolutions read; they skip a remainder at the end.
 
-    In the data-efficient network that is 75 of 84 pixels, four fifths of the image.
+    The data-efficient network reads 75 of 84 pixels in each dimension, four fifths of the image.
     """
     left = size
     for conv in config.convolutions:
         left = (left - conv.kernel) // conv.stride + 1
     if left < 1:
-        return size  # too small, which is for others to say
+        return size  # too small; `_add_convolutions` raises
     for conv in reversed(config.convolutions):
         left = (left - 1) * conv.stride + conv.kernel
     return left
@@ -279,25 +281,25 @@ def _is_dense_weight(name: str) -> bool:
 
 
 def _fast_layout(x: Tensor) -> Tensor:
-    """Channels last, which convolutions of many states prefer; for a single state the conversion does not pay."""
+    """Convert to channels-last memory, which speeds up convolutions of many states, but not of a single one."""
     return x.contiguous(memory_format=torch.channels_last) if len(x) > 1 else x
 
 
 def _dense(params: Params, name: str, x: Tensor) -> Tensor:
-    """[N, in] or [K, N, in] -> [K, N, out]."""
+    """Apply a dense layer: [N, in] or [K, N, in] -> [K, N, out]."""
     weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
     members, fan_in, fan_out = weight.shape
     if x.shape[-2] == 1 and fan_in * fan_out > _SPLIT_WEIGHTS and fan_in % 4 == 0:
-        # A single state: a product in four parts uses the cores and the memory better than a product with one row.
+        # A single state: four partial products use cores and memory bandwidth better than one product with one row.
         parts = x.expand(members, 1, fan_in).reshape(4 * members, 1, -1)
         return torch.bmm(parts, weight.view(4 * members, -1, fan_out)).view(members, 4, fan_out).sum(1, True) + bias
     if 1 < fan_out < _NARROW and x.shape[-2] > 1:
         return torch.matmul(weight.mT, x.mT).mT + bias
-    if members == 1:  # a plain product has less overhead than a batch of one
+    if members == 1:  # addmm has less overhead than a batched product with one matrix
         return torch.addmm(bias[0], x.reshape(-1, x.shape[-1]), weight[0]).unsqueeze(0)
     return torch.matmul(x, weight) + bias
 
 
 def parameter_count(params: Params) -> int:
-    """Numbers in all members together."""
+    """Count the parameters of all members together."""
     return sum(p.numel() for p in params.values())

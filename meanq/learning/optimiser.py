@@ -1,6 +1,6 @@
-"""Adam for stacked parameters: torch's fused kernel without the bookkeeping of an optimiser object.
+"""Adam for stacked parameters: torch's fused kernel without the overhead of a torch.optim object.
 
-That bookkeeping takes 0.2 ms a step, as long as a small network's forward pass.
+That overhead is 0.2 ms per step, as long as the forward pass of a small network.
 """
 
 import math
@@ -15,7 +15,7 @@ _BETAS = (0.9, 0.999)
 
 
 class Adam:
-    """Moments of a dictionary of parameters."""
+    """Adam for a dictionary of parameters, which it updates in place."""
 
     def __init__(self, params: Params, learning_rate: float, epsilon: float) -> None:
         self._params = list(params.values())
@@ -28,10 +28,9 @@ class Adam:
 
     @torch.no_grad()
     def step(self, gradients: Params) -> None:
-        """Move the parameters, in place."""
         ordered = [gradients[name] for name in self._names]
         for p, gradient in zip(self._params, ordered, strict=True):
-            if gradient.stride() != p.stride():  # the fused kernel would be silently wrong
+            if gradient.stride() != p.stride():  # the fused kernel would silently give wrong results
                 raise ValueError(f"a gradient has strides {gradient.stride()}, its parameter {p.stride()}")
         adam(
             self._params,
@@ -52,12 +51,13 @@ class Adam:
 
     @torch.no_grad()
     def step_shares(self) -> dict[str, float]:
-        """By layer, the share sqrt(v) / (sqrt(v) + epsilon) of Adam's step that its weights take.
+        """Compute per layer the factor sqrt(v) / (sqrt(v) + epsilon) by which Adam's epsilon reduces a step.
 
-        `<layer>`: of the median weight; `q90_<layer>`: a tenth of the weights takes more. Without epsilon a weight
-        moves by about the learning rate, however small its gradients are. Shares near 0 tell of a layer whose gradients
-        are small beside epsilon: it is starved. Where values are distributions, many weights of the last layers belong
-        to atoms without any mass, so there the median says little. Empty before the first step.
+        `<layer>` is the median over the layer's weights, `q90_<layer>` the 90th percentile. With epsilon = 0 a weight
+        moves by about the learning rate, however small its gradients are. A value near 0 means that the layer's
+        gradients are small compared to epsilon, so the layer hardly learns. With categorical values, many weights of
+        the last layers belong to atoms without probability mass, so there the median says little. Empty before the
+        first step.
         """
         shares = {}
         for name, step, square in zip(self._names, self._steps, self._squares, strict=True):
@@ -71,14 +71,13 @@ class Adam:
         return shares
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments by the parameters' names."""
+        """Return step counts and moments by parameter name."""
         return {
             name: {"step": step.clone(), "exp_avg": mean.clone(), "exp_avg_sq": square.clone()}
             for name, step, mean, square in zip(self._names, self._steps, self._means, self._squares, strict=True)
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with these moments."""
         for name, step, mean, square in zip(self._names, self._steps, self._means, self._squares, strict=True):
             saved = state.get(name)
             if saved is None:  # saved before the first step

@@ -1,4 +1,4 @@
-"""Replay memory: frames stored once, multi-step transitions, priorities in a sum tree.
+"""Replay memory: each frame stored once, multi-step transitions, priorities in sum trees.
 
-May import config.
+This package may import config.
 """

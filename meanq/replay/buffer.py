@@ -1,4 +1,4 @@
-"""Replay: one ring of single frames shared by all members, and priorities per member, shared, or uniform."""
+"""Replay buffer: one ring buffer of frames for all members, with per-member, shared or uniform priorities."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,45 +6,48 @@ from typing import Any
 import numpy as np
 import torch
 
-from meanq.replay.frames import FrameRing, move
+from meanq.replay.frames import FrameRing, to_device
 from meanq.replay.sum_tree import SumTrees, tree_bytes
 
 
 @dataclass
 class Batch:
-    """Minibatches for R rows: one per member, or a single one that all members share."""
+    """R minibatches: one per member (R = K), or a single one shared by all members (R = 1)."""
 
-    indices: np.ndarray  # [R, B], slots of the ring
+    indices: np.ndarray  # [R, B], slots of the ring buffer
     states: torch.Tensor  # [R, B, *state]
     actions: torch.Tensor  # [R, B]
-    returns: torch.Tensor  # [R, B], discounted sum of the rewards up to the next state
-    discounts: torch.Tensor  # [R, B], what the next state's value is worth now; 0 after a terminal
+    returns: torch.Tensor  # [R, B], discounted sum of rewards up to the next state
+    discounts: torch.Tensor  # [R, B], discount of the next state's value; 0 after a terminal step
     next_states: torch.Tensor  # [R, B, *state]
     weights: torch.Tensor  # [R, B], importance weights
-    masks: torch.Tensor | None = None  # [K, B], 1 where the member learns from the transition, else 0; None: all learn
-    numbers: np.ndarray | None = None  # [R, B], a transition's own for ever, while its slot will be that of others
-    next_values: torch.Tensor | None = None  # [R, B], of the next states, where they are known; see next_values.py
+    masks: torch.Tensor | None = None  # [K, B], 1 if the member learns from the transition, else 0; None: all learn
+    ids: np.ndarray | None = None  # [R, B], permanent ids of the transitions; slots are reused
+    next_values: torch.Tensor | None = None  # [R, B], cached values of the next states; see target_cache.py
 
 
 @dataclass
 class BernoulliMask:
-    """Each member learns from a transition with this probability (Osband et al. 2016; SUNRISE); drawn once, stored."""
+    """Each member learns from a transition with this probability (Osband et al. 2016; SUNRISE).
+
+    The mask is drawn once per transition and stored.
+    """
 
     members: int
     probability: float
     generator: np.random.Generator
 
     def draw(self) -> np.ndarray:
-        """Which members [K] learn from a new transition."""
+        """Draw the members [K] that learn from a new transition."""
         return self.generator.random(self.members) < self.probability
 
 
 class Replay:
-    """About the last `capacity` transitions (a truncated episode costs one more frame), each frame stored once.
+    """Holds about the last `capacity` transitions (a truncated episode takes one extra frame), each frame once.
 
-    A slot of the ring holds one frame and what was done there. A state is the last `stack` frames of its own episode,
-    blank before the episode's start; it is rebuilt when sampled. A transition can be drawn as soon as its M-step
-    successor is stored or its episode has ended, and until a frame of its stack is overwritten.
+    A slot of the ring buffer holds one frame and the action taken there. A state consists of the last `stack` frames of
+    its episode, with blank frames before the episode's start; it is rebuilt when sampled. A transition can be sampled
+    once its M-step successor is stored or its episode has ended, and until a frame of its stack is overwritten.
     """
 
     def __init__(
@@ -78,16 +81,16 @@ class Replay:
         self._frames = FrameRing(
             self._slots, int(np.prod(frame_shape)), frame_dtype, device, on_device=frames_on_device
         )
-        self._stacks = np.zeros((self._slots, stack), dtype=np.int32)  # the frames of the state here, oldest first
-        # What sampling reads is worked out once, when a transition can be drawn, and not at every draw.
+        self._stacks = np.zeros((self._slots, stack), dtype=np.int32)  # slots of each state's frames, oldest first
+        # These are computed once, when a transition becomes sampleable, and not at every draw.
         self._actions = np.zeros(self._slots, dtype=np.int64)
         self._returns = np.zeros(self._slots, dtype=np.float32)
         self._discounts = np.zeros(self._slots, dtype=np.float32)
         self._next = np.zeros(self._slots, dtype=np.int64)  # the slot of the next state
         self._mask = mask
-        self._masks = np.zeros((self._slots, mask.members if mask else 0), dtype=bool)  # which members learn from it
-        self._stored = 0  # frames stored so far; number n lies in slot n % slots, until it is overwritten
-        # Starts whose M-step successor is still to come: slot, return and discount so far.
+        self._masks = np.zeros((self._slots, mask.members if mask else 0), dtype=bool)  # members that learn from it
+        self._stored = 0  # frames stored so far; frame number n is in slot n % slots until it is overwritten
+        # Transitions that wait for their M-step successor: start slot, return and discount so far.
         self._pending: list[tuple[int, float, float]] = []
         self._active = np.zeros(self._slots, dtype=bool)
         self._num_active = 0
@@ -99,21 +102,21 @@ class Replay:
 
     @property
     def _head(self) -> int:
-        """The slot of the newest frame."""
+        """Slot of the newest frame."""
         return (self._stored - 1) % self._slots
 
     def start(self, frame: np.ndarray, *, keep_stack: bool = False) -> None:
-        """Begin an episode at its first frame; before it blank frames, or with `keep_stack` the newest ones."""
+        """Begin an episode. The rest of the stack is blank, or with `keep_stack` the previous frames."""
         self._pending.clear()
-        before = self._stacks[self._head, 1:].copy() if keep_stack else self._slots  # the slot of the blank frame
+        previous = self._stacks[self._head, 1:].copy() if keep_stack else self._slots  # the slot of the blank frame
         self._store(frame)
-        self._stacks[self._head, :-1] = before
+        self._stacks[self._head, :-1] = previous
 
     def append(self, action: int, reward: float, next_frame: np.ndarray, *, terminal: bool, truncated: bool) -> None:
-        """What was done at the newest frame, and the frame it led to.
+        """Store the action taken at the newest frame, its reward and the next frame.
 
-        After a terminal step the next frame is not stored: nothing is learned from it. After a truncated one it is,
-        since its value still counts.
+        The next frame of a terminal step is not stored, since its value is never used. That of a truncated step is
+        stored, since targets bootstrap from it.
         """
         here = self._head
         self._actions[here] = action
@@ -122,7 +125,9 @@ class Replay:
         reward = float(np.float32(reward))
         factor = 0.0 if terminal else self.discount
         self._pending.append((here, 0.0, 1.0))
-        self._pending = [(start, total + worth * reward, worth * factor) for start, total, worth in self._pending]
+        self._pending = [
+            (start, total + discount * reward, discount * factor) for start, total, discount in self._pending
+        ]
         if not terminal:
             self._store(next_frame)
             self._stacks[self._head, :-1] = self._stacks[here, 1:]
@@ -130,16 +135,16 @@ class Replay:
             ready, self._pending = self._pending, []
         else:
             ready = [self._pending.pop(0)] if len(self._pending) == self.multi_step else []
-        for start, total, worth in ready:
+        for start, total, discount in ready:
             self._returns[start] = total
-            self._discounts[start] = worth
+            self._discounts[start] = discount
             self._next[start] = (here + 1) % self._slots
             self._set_active(start, True)
 
     def sample(self, rows: int, batch_size: int, importance_exponent: float) -> Batch:
-        """Draw `rows` minibatches in one go; row k from member k's priorities where there are as many trees."""
+        """Draw `rows` minibatches at once. With one tree per member, row k uses member k's priorities."""
         total = self._trees.total()[:, None]
-        # Stratified, as Schaul et al. (2015): one draw from each of B equal shares of the priority mass.
+        # Stratified sampling (Schaul et al. 2015): one draw from each of B equal shares of the priority mass.
         share = (np.arange(batch_size) + self._generator.random((rows, batch_size))) / batch_size
         indices = self._trees.find(share * total)
         weights = np.ones((rows, batch_size))
@@ -149,14 +154,14 @@ class Replay:
         return self._gather(indices, weights)
 
     def update_priorities(self, indices: np.ndarray, errors: np.ndarray) -> None:
-        """Set the priorities of drawn transitions from their errors [R, B]; with one tree, from a slot's mean error."""
+        """Set priorities from errors [R, B]. With one tree, a slot that was drawn repeatedly gets its mean error."""
         if not self.prioritized:
             return
         if len(self._max_priority) == 1 and len(set(indices.ravel().tolist())) < indices.size:
             slots, inverse = np.unique(indices.ravel(), return_inverse=True)
             mean = np.bincount(inverse, weights=errors.ravel()) / np.bincount(inverse)
             indices, errors = slots[None], mean[None]
-        # A transition with no error left must stay drawable.
+        # A transition with zero error must keep a positive probability.
         priorities = np.maximum(errors, 1e-8) ** self.priority_exponent
         self._trees.set(indices, priorities)
         highest = priorities.max(axis=1, keepdims=True) if len(self._max_priority) > 1 else priorities.max()
@@ -165,8 +170,8 @@ class Replay:
     def _store(self, frame: np.ndarray) -> None:
         self._stored += 1
         head = self._head
-        # The frame that is overwritten now belongs to the stacks of the next `stack` starts. Those before the last
-        # of them went when earlier frames were overwritten.
+        # The overwritten frame belongs to the stacks of the next `stack` states. Only the last of these can still be
+        # active; the others were deactivated when earlier frames were overwritten.
         self._set_active((head + self.stack - 1) % self._slots, False)
         self._frames.write(head, frame.reshape(-1))
         self._stacks[head, -1] = head
@@ -185,38 +190,38 @@ class Replay:
         return Batch(
             indices=indices,
             states=states,
-            actions=move(self._actions.take(indices), self.device),
-            returns=move(self._returns.take(indices), self.device),
-            discounts=move(self._discounts.take(indices), self.device),
+            actions=to_device(self._actions.take(indices), self.device),
+            returns=to_device(self._returns.take(indices), self.device),
+            discounts=to_device(self._discounts.take(indices), self.device),
             next_states=next_states,
-            weights=move(weights.astype(np.float32), self.device),
+            weights=to_device(weights.astype(np.float32), self.device),
             masks=self._gather_masks(indices),
-            numbers=self._stored - 1 - (self._head - indices) % self._slots,
+            ids=self._stored - 1 - (self._head - indices) % self._slots,
         )
 
     def _gather_masks(self, indices: np.ndarray) -> torch.Tensor | None:
         if self._mask is None:
             return None
-        if len(indices) == 1:  # one minibatch for all members
+        if len(indices) == 1:  # one minibatch shared by all members
             masks = self._masks[indices[0]].T
-        else:  # minibatch k is member k's
+        else:  # minibatch k belongs to member k
             masks = self._masks[indices, np.arange(len(indices))[:, None]]
-        return move(masks.astype(np.float32), self.device)
+        return to_device(masks.astype(np.float32), self.device)
 
     def held_frames(self) -> range:
-        """The numbers of the frames that are not overwritten yet."""
+        """Return the numbers of the stored frames that are not overwritten yet."""
         return range(max(0, self._stored - self._slots), self._stored)
 
     def get_frames(self, numbers: range) -> np.ndarray:
-        """Frames [n, size] by their numbers."""
+        """Return frames [n, size] by their numbers."""
         return self._frames.read(np.arange(numbers.start, numbers.stop) % self._slots)
 
     def set_frames(self, numbers: range, frames: np.ndarray) -> None:
-        """Put frames back where they were."""
+        """Restore frames [n, size] by their numbers."""
         self._frames.write(np.arange(numbers.start, numbers.stop) % self._slots, frames)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the frames, which are many and never change: they are saved as they come."""
+        """Return everything except the frames, which never change and are therefore saved incrementally."""
         used = len(self.held_frames())
         return {
             **{name: getattr(self, f"_{name}")[:used].copy() for name in _SLOT_ARRAYS},
@@ -229,7 +234,7 @@ class Replay:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the replay that gave this state, but for its frames."""
+        """Restore everything except the frames; see `set_frames`."""
         self._stored = state["stored"]
         used = len(self.held_frames())
         for name in _SLOT_ARRAYS:
@@ -248,14 +253,14 @@ _SLOT_ARRAYS = ("actions", "returns", "discounts", "next", "stacks", "active", "
 
 
 def ring_slots(capacity: int, stack: int) -> int:
-    """Slots that keep `capacity` transitions drawable: the oldest `stack` lack frames, the newest has no action yet."""
+    """Slots needed for `capacity` transitions: the oldest `stack` slots lack frames, the newest has no action yet."""
     return capacity + stack + 1
 
 
 def replay_bytes(
     capacity: int, frame_shape: tuple[int, ...], frame_dtype: np.dtype, stack: int, trees: int, masks: int = 0
 ) -> int:
-    """The memory a replay will hold when full, with masks for so many members."""
+    """Memory in bytes of a full replay, with masks for `masks` members."""
     slots = ring_slots(capacity, stack)
     frame = int(np.prod(frame_shape)) * np.dtype(frame_dtype).itemsize
     per_slot = 8 + 4 + 4 + 8 + 4 * stack + 1 + masks  # action, return, discount, next, stacks, active, masks

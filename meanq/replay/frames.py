@@ -1,11 +1,11 @@
-"""The frames of a replay, each stored once: in the machine's memory, or in that of the device that learns."""
+"""Frame storage of the replay buffer, in host memory or on the learner's device."""
 
 import numpy as np
 import torch
 
 
-def move(array: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor on the device; to a GPU without waiting for the copy, for which the memory has to be pinned."""
+def to_device(array: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Move an array or tensor to the device. Copies to a GPU are asynchronous, from pinned memory."""
     tensor = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
     if device.type == "cuda" and tensor.device.type == "cpu":
         return tensor.pin_memory().to(device, non_blocking=True)
@@ -13,11 +13,11 @@ def move(array: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor
 
 
 class FrameRing:
-    """`slots` frames and one blank one after them, which stands for every frame before an episode's start."""
+    """Holds `slots` frames and one blank frame after them, which pads stacks before an episode's start."""
 
     def __init__(self, slots: int, size: int, dtype: np.dtype, device: torch.device, *, on_device: bool) -> None:
         self._device = device
-        # numpy's zeros cost nothing until they are written to, so a large replay starts at once and grows as it fills.
+        # np.zeros takes no memory until it is written to, so a large replay starts at once and grows as it fills.
         self._host = None if on_device else np.zeros((slots + 1, size), dtype=dtype)
         if self._host is not None:
             self._frames = torch.from_numpy(self._host)
@@ -27,22 +27,22 @@ class FrameRing:
             )
 
     def read(self, slots: np.ndarray) -> np.ndarray:
-        """Frames [n, size]."""
+        """Return frames [n, size] as a numpy array."""
         if self._host is not None:
             return self._host[slots]
-        return self._frames[move(slots, self._device)].cpu().numpy()
+        return self._frames[to_device(slots, self._device)].cpu().numpy()
 
     def write(self, slots: int | np.ndarray, frames: np.ndarray) -> None:
         """Store a frame [size], or frames [n, size]."""
         if self._host is not None:
             self._host[slots] = frames
         else:
-            where = slots if isinstance(slots, int) else move(slots, self._device)
-            self._frames[where] = move(np.ascontiguousarray(frames), self._device)
+            where = slots if isinstance(slots, int) else to_device(slots, self._device)
+            self._frames[where] = to_device(np.ascontiguousarray(frames), self._device)
 
     def gather(self, slots: np.ndarray) -> torch.Tensor:
-        """Frames [n, size] on the device that learns."""
+        """Return frames [n, size] as a tensor on the learner's device."""
         index = torch.from_numpy(slots)
         if self._host is None:
-            index = move(index, self._device)
-        return move(torch.index_select(self._frames, 0, index), self._device)
+            index = to_device(index, self._device)
+        return to_device(torch.index_select(self._frames, 0, index), self._device)

@@ -1,14 +1,13 @@
-"""Sum trees: draw an index with probability proportional to its priority, in log time, for many trees at once."""
+"""Sum trees: sample indices in proportion to their priorities in O(log n), for several trees at once."""
 
 import numpy as np
 
 
 class SumTrees:
-    """`trees` sum trees over the same `size` leaves, all in one array: the children of node n are 2n and 2n + 1.
+    """`trees` sum trees with `size` leaves each, in one array: the children of node n are 2n and 2n + 1.
 
-    The roots lie side by side, as if they were nodes of one larger tree, so that a step up or down is the same in all.
-    Leaves are written at once; the sums above them are brought up to date, for all written leaves together, when
-    the trees are next read. So a single write costs next to nothing.
+    The roots are adjacent, like nodes of one larger tree, so moving up or down uses the same index arithmetic in all
+    trees. Writing a leaf is cheap: the sums above written leaves are updated together when the trees are next read.
     """
 
     def __init__(self, trees: int, size: int) -> None:
@@ -17,11 +16,11 @@ class SumTrees:
         self._width = 1 << self._depth
         roots = _first_root(trees)
         self._roots = slice(roots, roots + trees)
-        self._row = np.arange(roots, roots + trees)[:, None]  # of each tree: its root
-        self._first = self._row * self._width  # and its first leaf
+        self._row = np.arange(roots, roots + trees)[:, None]  # root of each tree
+        self._first = self._row * self._width  # first leaf of each tree
         self._sums = np.zeros(tree_bytes(trees, size) // 8)
-        self._children = self._sums.view(np.complex128)  # node n's, as one number: one access reads both
-        self._stale: list[np.ndarray] = []  # leaves whose ancestors are out of date
+        self._children = self._sums.view(np.complex128)  # both children of node n as one number, read in one access
+        self._stale: list[np.ndarray] = []  # leaves whose ancestors' sums are out of date
 
     def set(self, leaves: np.ndarray | int, priorities: np.ndarray | float) -> None:
         """Write priorities (broadcast to [trees, n]) at `leaves`: [n] in every tree, or [trees, n]."""
@@ -30,27 +29,27 @@ class SumTrees:
         self._stale.append(nodes.ravel())
 
     def get(self, leaves: np.ndarray) -> np.ndarray:
-        """Priorities [trees, n] at `leaves` [n] or [trees, n]; a single tree serves any number of rows."""
+        """Read priorities at `leaves`: [n] in every tree, or [trees, n]. A single tree accepts any number of rows."""
         return self._sums[self._first + leaves]
 
     def total(self) -> np.ndarray:
-        """The sum of each tree, [trees]."""
+        """Return the sum of each tree, [trees]."""
         self._refresh()
         return self._sums[self._roots].copy()
 
     def find(self, mass: np.ndarray) -> np.ndarray:
-        """The leaf where the running sum of priorities first exceeds `mass`, for mass [rows, n] in [0, total).
+        """Find the leaves where the cumulative sum of priorities first exceeds `mass` [rows, n], in [0, total).
 
-        Rows are trees; a single tree serves any number of rows. A leaf with priority 0 is never returned.
+        Each row uses its own tree; a single tree accepts any number of rows. Leaves with priority 0 are never returned.
         """
         self._refresh()
-        nodes = self._descend(mass, careful=False)
+        nodes = self._descend(mass, skip_empty=False)
         if not self._sums[nodes].all():
-            # Rounding has left a mass at or past the end of its subtree: stay out of the empty right child.
-            nodes = self._descend(mass, careful=True)
+            # Rounding left a mass at or past the end of its subtree: never enter an empty right child.
+            nodes = self._descend(mass, skip_empty=True)
         return nodes - self._first
 
-    def _descend(self, mass: np.ndarray, *, careful: bool) -> np.ndarray:
+    def _descend(self, mass: np.ndarray, *, skip_empty: bool) -> np.ndarray:
         mass = mass.copy()
         node = np.empty(mass.shape, dtype=np.int64)
         node[:] = self._row
@@ -59,7 +58,7 @@ class SumTrees:
             node += node
             left = sums.take(node)
             right = (mass >= left).astype(np.int64)
-            if careful:
+            if skip_empty:
                 right &= sums.take(node + 1) > 0
             left *= right
             mass -= left
@@ -80,11 +79,10 @@ class SumTrees:
         self._sums[nodes] = children.real + children.imag
 
     def state_dict(self, used: int | None = None) -> dict[str, np.ndarray]:
-        """The leaves, of which only the first `used` were ever written; the sums follow from them."""
+        """Return the first `used` leaves (default: all). The sums are recomputed from them on loading."""
         return {"leaves": self.get(np.arange(self.size if used is None else used))}
 
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
-        """Take the leaves of another tree of the same shape."""
         leaves = state["leaves"]
         self._sums[:] = 0
         self._stale.clear()
@@ -94,7 +92,7 @@ class SumTrees:
 
 
 def tree_bytes(trees: int, size: int) -> int:
-    """The memory that the sums take."""
+    """Memory in bytes of the sums."""
     return (_first_root(trees) + trees) * (1 << _depth(size)) * 8
 
 
@@ -103,5 +101,5 @@ def _depth(size: int) -> int:
 
 
 def _first_root(trees: int) -> int:
-    """A power of 2, so that the nodes of one depth follow each other, tree by tree."""
+    """Return a power of 2, so that nodes of the same depth are contiguous, tree by tree."""
     return 1 << (trees - 1).bit_length()

@@ -308,5 +308,5 @@ def test_values_of_augmented_next_states_are_not_kept(changes: dict[str, Any]) -
     for algo, pays in ((algo_config("meanq"), True), (algo_config("meanq", **changes), False)):
         network = Watched()
         agent = make_agent(algo, network, random_params(network, algo.ensemble_size, 0))
-        assert Learner(algo, network, make_value_form(algo, torch.device("cpu"))).next_values_pay == pays
+        assert Learner(algo, network, make_value_form(algo, torch.device("cpu"))).caching_pays == pays
         assert agent.caches_targets == pays

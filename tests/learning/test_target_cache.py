@@ -12,7 +12,7 @@ from torch import Tensor
 
 from meanq.learning.learner import Learner
 from meanq.learning.networks import Params, QNetwork
-from meanq.learning.target_cache import CHUNK, NextValues
+from meanq.learning.target_cache import CHUNK, TargetCache
 from meanq.learning.values import make_value_form
 from meanq.replay.buffer import Replay
 from meanq.training.session import Session
@@ -63,7 +63,7 @@ class Counting:
 
 def counted(run: Session) -> Counting:
     """Count the evaluations of a run, but those that test the machine."""
-    values = run.loop.agent._next_values
+    values = run.loop.agent._target_cache
     assert values is not None
     values._exact = True
     values._evaluate = counting = Counting(values._evaluate)
@@ -146,7 +146,7 @@ class Fixture:
         self.replay.start(self.frame())
         learner = Learner(self.algo, self.network, make_value_form(self.algo, CPU))
         self.evaluate = Counting(learner.next_values)
-        self.values = NextValues(self.evaluate, CPU, keep=True)
+        self.values = TargetCache(self.evaluate, CPU, keep=True)
 
     def frame(self) -> np.ndarray:
         return self.random.standard_normal(4).astype(np.float32)
@@ -184,7 +184,7 @@ def test_other_weights_have_other_values() -> None:
     fixture.play(60)
     fixture.fill()
     fixture.params = random_params(fixture.network, 5, 1)
-    fixture.values.forget()
+    fixture.values.invalidate()
     assert fixture.check() >= 1
 
 
@@ -202,7 +202,7 @@ def test_it_grows_with_the_replay() -> None:
     for _ in range(12):
         fixture.play(400)
         fixture.check()
-    assert len(fixture.values._numbers) == len(fixture.values._values) < 2 * 5010
+    assert len(fixture.values._ids) == len(fixture.values._values) < 2 * 5010
 
 
 def test_numbers_belong_to_transitions_for_ever() -> None:
@@ -211,8 +211,8 @@ def test_numbers_belong_to_transitions_for_ever() -> None:
     for _ in range(40):
         fixture.play(3)
         batch = fixture.replay.sample(1, 16, 0.5)
-        assert batch.numbers is not None
-        for number, state in zip(batch.numbers[0].tolist(), batch.states[0].tolist(), strict=True):
+        assert batch.ids is not None
+        for number, state in zip(batch.ids[0].tolist(), batch.states[0].tolist(), strict=True):
             assert seen.setdefault(number, tuple(state)) == tuple(state)
     assert len(set(seen.values())) == len(seen) > 60
 
@@ -256,7 +256,7 @@ def test_values_are_those_of_the_rule(rule: str, snapshots: int) -> None:
         agent.update_target()
     fixture.play(60)
     batch = agent_batch(fixture)
-    values = agent._values_of_next(batch, 60)
+    values = agent._cached_values(batch, 60)
     assert values is not None and agent.target is not None
     torch.testing.assert_close(agent.targets(replace(batch, next_values=values))[0], agent.targets(batch)[0])
 
@@ -291,9 +291,9 @@ def test_where_values_depend_on_more_or_nothing_is_saved_they_are_not_kept(name:
     config = compose(f"algo={name}", "env=minatar/breakout")
     network = QNetwork((4, 10, 10), 3, network_config("minatar"), dueling=True, scale=1.0)
     algo = replace(config.algo, **changes)
-    assert not Learner(algo, network, make_value_form(algo, CPU)).next_values_pay
+    assert not Learner(algo, network, make_value_form(algo, CPU)).caching_pays
     algo = compose("algo=meanq", "env=minatar/breakout").algo
-    assert Learner(algo, network, make_value_form(algo, CPU)).next_values_pay
+    assert Learner(algo, network, make_value_form(algo, CPU)).caching_pays
 
 
 def test_a_replay_of_more_than_are_drawn_between_two_copies_is_not_worth_it() -> None:
@@ -304,8 +304,8 @@ def test_a_replay_of_more_than_are_drawn_between_two_copies_is_not_worth_it() ->
     fixture.play(60)
     batch = agent_batch(fixture)
     draws = 5 * 32 * 3 * 7 // 2
-    assert agent._values_of_next(batch, draws) is not None
-    assert agent._values_of_next(batch, draws + 1) is None
+    assert agent._cached_values(batch, draws) is not None
+    assert agent._cached_values(batch, draws + 1) is None
 
 
 # The machine
@@ -316,7 +316,7 @@ def test_a_machine_that_rounds_by_place_is_noticed_and_keeps_nothing(tmp_path: P
     directories = []
     for keep in ("true", "false"):
         run = make_run(tmp_path / keep, *BREAKOUT, "algo=meanq", f"cache_targets={keep}")
-        values = run.loop.agent._next_values
+        values = run.loop.agent._target_cache
         assert values is not None
         evaluate = values._evaluate
         ulp = torch.where(torch.arange(CHUNK) % 4 == 1, torch.finfo(torch.float32).eps, 0.0)[:, None]
@@ -339,7 +339,7 @@ def test_what_the_test_of_the_machine_says_is_so(scale: float, actions: int, due
     learner = Learner(algo, network, make_value_form(algo, CPU))
     params = random_params(network, 5, 3)
     pool = torch.randint(2, (6 * CHUNK, *shape), generator=torch.Generator().manual_seed(5), dtype=torch.uint8)
-    exact = NextValues(learner.next_values, CPU, keep=True).exact(network, params, pool)
+    exact = TargetCache(learner.next_values, CPU, keep=True).exact(network, params, pool)
     values = torch.cat([learner.next_values(params, chunk) for chunk in pool.split(CHUNK)])
     same = True
     for seed in range(4):

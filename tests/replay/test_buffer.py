@@ -588,8 +588,8 @@ def test_what_the_states_after_a_lost_life_show(over_lives: bool, tmp_path: Path
         run.loop.interact()
         if run.loop.step % 100 == 0:  # a frame is stored for each step, so that steps number them
             batch = draw_everything(run.loop.replay)
-            assert len(set(batch.numbers[0])) == min(run.loop.step, 301)
-            for number, state in zip(batch.numbers[0], batch.states[0].numpy(), strict=True):
+            assert len(set(batch.ids[0])) == min(run.loop.step, 301)
+            for number, state in zip(batch.ids[0], batch.states[0].numpy(), strict=True):
                 np.testing.assert_array_equal(state, acted[number])
     ends = {t: outcome for t, outcome in enumerate(outcomes[:-1], 1) if outcome.terminal or outcome.life_lost}
     assert sum(outcome.terminal for outcome in ends.values()) >= 2 and len(ends) >= 10
