@@ -31,8 +31,9 @@ from meanq.mirrors.tensorboard import TensorboardSink
 from meanq.mirrors.wandb import run_id
 from meanq.rundir.reader import UnreadableFileError
 from meanq.rundir.writer import Record
+from meanq.training.session import Session
 from tests.helpers import compose
-from tests.short_runs import SHORT, train
+from tests.short_runs import SHORT, SilentReporter, compose_run, train
 from tests.wandb_files import exit_codes, history, of_type, records, scalars
 
 OFFLINE = LoggerConfig(name="wandb", mode="offline", finish_seconds=120)
@@ -204,7 +205,9 @@ def test_a_wrong_field_is_one_line(override: str, message: str) -> None:
 
 def test_an_offline_run_has_exactly_the_rows_of_the_tables(tmp_path: Path) -> None:
     logger = ("logger=wandb", "logger.tags=[mine]", "logger.weights=true", "logger.finish_seconds=120")
-    run = train(tmp_path, *SHORT, *SCORES, *logger, "seed=3", "study=s", "label=l")
+    config = compose_run(tmp_path, *SHORT, *SCORES, *logger, "seed=3", "study=s", "label=l")
+    run = Session(config, make_mirror=make_mirror)
+    run.train(SilentReporter())
     found = records(run.directory)
     points = read_points(run.directory)
     rows = history(found)
