@@ -12,8 +12,8 @@ aggregates       interquartile mean, median, mean and optimality gap over games,
 profiles         the share of runs above each score
 improvements     how likely a run of one label is above a run of another one
 
-A figure for which there are no data is not drawn, and why is said. Tables are drawn with the same colours only where
-all labels of the study are in the tables that are given, because overrides of an algorithm share what is left of them.
+A figure without data is not drawn; a line on stderr says why. Colours of labels with overrides depend on all labels at
+hand: to draw a table with the same colours, give all tables of its study.
 """
 
 import argparse

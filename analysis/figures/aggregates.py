@@ -99,7 +99,7 @@ def _draw_intervals(axis: Axes, rows: pd.DataFrame, styles: Sequence[Style], nam
 
 
 def name_lines(axis: Axes, count: int, names: Sequence[str]) -> None:
-    """Show so many lines, the first one at the top, named at the left unless there are no names."""
+    """Set up the y axis for `count` lines, the first at the top; `names` are written at the left if there are any."""
     axis.set_ylim(count - 0.4, -0.6)
     ticks(axis, x=3)
     axis.set_yticks(range(count), labels=list(names) if names else [""] * count)

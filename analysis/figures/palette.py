@@ -1,7 +1,7 @@
 """One colour, dash and marker per algorithm, the same in every figure and in the report.
 
 Colours are built on those of Okabe and Ito and of Tol. Within each of the paper's studies they can be told apart with
-any of the common colour deficiencies (tests/test_analysis_palette.py computes it); between families, where there are
+any of the common colour deficiencies (tests/analysis/test_palette.py computes it); between families, where there are
 too many for that, colours come close to each other. No two algorithms have both the same dash and the same marker, so
 that a black-and-white print can be read.
 
@@ -90,7 +90,7 @@ ALGORITHMS = tuple(_ALGORITHMS)
 _RAMP = ("#E9A03A", "#DD5A35", "#B23A6B", "#6A1F7B", "#1E1147")
 _LEAST_SERIES = 3  # numbers
 
-# Methods of the paper's tables (analysis/data) that are none of ours, and the algorithm that the others are.
+# Methods of the paper's tables (analysis/paper/data) that are none of ours, and the algorithm that the others are.
 _CITED = {
     "ppo": Style("#7A4B1E", DOTTED, "v", "PPO"),
     "simple": Style("#2F6FA8", DOTTED, "o", "SimPLe"),
@@ -219,6 +219,6 @@ def _by_turns() -> Iterable[tuple[Dash, str]]:
 
 
 def _natural(text: str) -> tuple[tuple[int, float, str], ...]:
-    """So that 2 comes before 10."""
+    """A sort key that puts 2 before 10."""
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
     return tuple((1, float(part), "") if i % 2 else (0, 0.0, part) for i, part in enumerate(parts))

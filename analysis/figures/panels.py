@@ -61,14 +61,14 @@ SETTINGS: dict[str, Any] = {
 
 
 def settings() -> AbstractContextManager[None]:
-    """To draw and save in; what others draw stays as it is."""
+    """Context with matplotlib's settings of our figures."""
     import matplotlib
 
     return matplotlib.rc_context(SETTINGS)  # type: ignore[arg-type]
 
 
 def grid_shape(count: int) -> tuple[int, int]:
-    """Rows and columns for so many panels: one row up to 5, then few columns with the fewest places left over."""
+    """Rows and columns for `count` panels: one row up to 5, then the columns that leave the fewest places empty."""
     if count <= 5:
         return 1, count
     columns = min((5, 4, 3) if count < 10 else (5, 4), key=lambda columns: -count % columns)
@@ -76,7 +76,7 @@ def grid_shape(count: int) -> tuple[int, int]:
 
 
 class Sheet:
-    """A figure with places for panels, [rows, columns], below its legends. A panel is made where it is asked for."""
+    """A figure with a grid of places for panels below its legends; `panel` makes the axes of a place."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Sheet:
 
 
 def text_width(text: str, size: float = FONT) -> float:
-    """In inches; a little more than it is, because pixels make it wider in a PNG."""
+    """Width in inches, with a margin because text is wider in a PNG."""
     from matplotlib.textpath import TextPath
 
     return 1.07 * float(TextPath((0, 0), text, size=size).get_extents().width) / INCH if text.strip() else 0.0
@@ -184,7 +184,7 @@ def look(style: Style) -> dict[str, Any]:
 
 
 def compact(value: float, _: object = None) -> str:
-    """A tick's number in few letters: 1e-4, 0.05, 7, 2.5K, 1M."""
+    """A short label for a tick: 1e-4, 0.05, 7, 2.5K, 1M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "K")):
         if abs(value) >= size:
             return f"{value / size:.4g}{unit}"
@@ -252,7 +252,7 @@ def draw_bands(axis: Axes, bands: Sequence[tuple[Style, np.ndarray, np.ndarray, 
 
 
 def _marked(mean: np.ndarray, shift: int) -> list[int]:
-    """Some points of each curve, not all curves at the same ones; and all that have no neighbour to be joined with."""
+    """Indices of markers: spread out, shifted from curve to curve, and every point without a neighbour."""
     finite = np.isfinite(mean)
     every = max(1, -(-len(mean) // MARKERS_PER_CURVE))
     chosen = np.arange(len(mean)) % every == shift % every
@@ -309,10 +309,10 @@ def save(figure: Figure, stem: Path, title: str, caption: str, png: bool = True)
 
 
 def write_picture(figure: Figure, path: Path, dpi: int = 150) -> None:
-    """What --picture names, in the format of its ending; a line, and the end, where it cannot be written."""
+    """Write the file that --picture names, in the format of its suffix; exit with one line if that fails."""
     about = {".png": {"Software": None}, ".svg": {"Date": None}}.get(path.suffix.lower())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=dpi, metadata=about)
-    except (OSError, ValueError) as error:  # the latter: of a format that there is not
+    except (OSError, ValueError) as error:  # ValueError: unknown format
         sys.exit(f"analysis: --picture {path}: cannot be written ({error})")

@@ -1,8 +1,8 @@
 """The tables that figures are drawn from, and what their captions say about them.
 
 A figure is a function of its table alone, so a table that is kept gives the figure again. Tables of curves have the
-columns of analysis.metrics. What is more than there: rows with env `average`, and rows with group `cited` (a score of
-the paper, at the step it is for). What is less: a mean is left out where it is one of fewer runs than there are.
+columns of analysis.metrics, and two additions: rows with env `average`, and rows with group `cited` (a score of the
+paper, at the step it is for). A mean over fewer runs than there are is left out.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -214,6 +214,6 @@ def listed(items: Iterable[str]) -> str:
 
 
 def need(condition: bool, reason: str) -> None:
-    """A figure is not drawn for this reason, unless the condition holds."""
+    """Raise AnalysisError with this reason unless the condition holds."""
     if not condition:
         raise AnalysisError(reason)

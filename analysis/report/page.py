@@ -1,4 +1,4 @@
-"""One self-contained HTML page: text, sortable tables and interactive charts, from analysis/web/.
+"""One self-contained HTML page: text, sortable tables and interactive charts, from analysis/report/web/.
 
 Whatever comes from run directories is shown as text. Jinja escapes it in HTML; in the data of charts the characters
 that could end a script are escaped; and the page's policy lets a browser run the page's own two scripts, known by
@@ -24,18 +24,10 @@ WEB = Path(__file__).parent / "web"
 
 @dataclass
 class Text:
-    """A paragraph."""
+    """A paragraph; kind `missing`: why something is not there."""
 
     text: str
-    kind: ClassVar[str] = "text"
-
-
-@dataclass
-class Missing:
-    """Why something is not there."""
-
-    text: str
-    kind: ClassVar[str] = "missing"
+    kind: str = "text"
 
 
 @dataclass
@@ -90,12 +82,11 @@ class TableBlock:
     def rows(self) -> list[dict[str, Any]]:
         """Cells with what they show and, for numbers, what they are sorted by."""
         numeric = [self._numeric(name) for name in self.frame.columns]
-        names = list(self.frame.columns)
         rows = []
         for values in self.frame.itertuples(index=False, name=None):
             cells = [_cell(value, number) for value, number in zip(values, numeric, strict=True)]
-            about = dict(zip(names, values, strict=True))
-            rows.append({"cells": cells, "env": about.get("game"), "label": about.get("label")})
+            row = dict(zip(self.frame.columns, values, strict=True))
+            rows.append({"cells": cells, "env": row.get("game"), "label": row.get("label")})
         return rows
 
     def _numeric(self, name: Any) -> bool:
@@ -124,7 +115,7 @@ class FigureBlock:
     kind: ClassVar[str] = "figure"
 
 
-Block = Text | Missing | Lines | Source | FindingBlock | TableBlock | FigureBlock
+Block = Text | Lines | Source | FindingBlock | TableBlock | FigureBlock
 
 
 @dataclass

@@ -26,7 +26,6 @@ from analysis.report.page import (
     FigureBlock,
     FindingBlock,
     Lines,
-    Missing,
     Section,
     Source,
     TableBlock,
@@ -42,7 +41,13 @@ _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 TRUTH = titles_of("truth")
 MECHANISM = [name for name in titles_of("mechanism") if name not in TRUTH]
 STUDY = titles_of("study")
+NOT_EVALUATED = "no run has been evaluated yet."
 _AGGREGATES = {"iqm": "interquartile mean", "optimality_gap": "optimality gap", "mean": "mean", "median": "median"}
+
+
+def missing(why: str) -> Text:
+    """Takes the place of what is not there."""
+    return Text(why, "missing")
 
 
 class Report:
@@ -133,7 +138,7 @@ class Report:
 
     def _findings(self) -> list[Block]:
         if not self._evaluated:
-            return [Missing("no run has been evaluated yet.")]
+            return [missing(NOT_EVALUATED)]
         findings, notes = decide(self._found, self._bias)
         self._notes += notes
         text = (
@@ -149,22 +154,15 @@ class Report:
 
     def _summary(self) -> list[Block]:
         if not self._evaluated:
-            return [Missing("no run has been evaluated yet.")]
+            return [missing(NOT_EVALUATED)]
         caption = (
             "At the last evaluation that any run of the label has; `runs at step`: how many have it. Means over these. "
             "AUC is the mean height of the learning curve, normalised where there are scores to normalise by. Steps to "
             "reference (normalised return 1): empty unless every run gets there. Norm. std and gap: at the last probe "
             "where they are defined, over groups of up to 5 runs."
         )
-        blocks: list[Block] = [
-            TableBlock(
-                "summary",
-                "",
-                tables.at_the_end(self._found, self._metrics, self._bias),
-                caption,
-                behind={"metrics": self._metrics.table},
-            )
-        ]
+        frame = tables.at_the_end(self._found, self._metrics, self._bias)
+        blocks: list[Block] = [TableBlock("summary", "", frame, caption, behind={"metrics": self._metrics.table})]
         scored = [env for env in self._found.envs if all(run.scores for run in self._found.runs if run.env == env)]
         if len(scored) > 1:
             rows = []
@@ -177,7 +175,7 @@ class Report:
             if frame["that get there"].any():
                 blocks.append(TableBlock("steps_to_reference", "Steps to an average of 1", frame, f"{what}, by seed."))
             else:
-                blocks.append(Missing(f"{what[0].lower()}{what[1:]}: no seed of any label gets there."))
+                blocks.append(missing(f"{what[0].lower()}{what[1:]}: no seed of any label gets there."))
         return blocks
 
     def _study(self) -> list[Block]:
@@ -195,15 +193,15 @@ class Report:
             f"probe states, {divided if normalised else plain}. A mean is drawn where every run has a number, with one "
             "standard deviation around it."
         )
-        return self._figure("study", "The four measures over training", caption, rows, "no run has been evaluated yet.")
+        return self._figure("study", "The four measures over training", caption, rows, NOT_EVALUATED)
 
     def _learning(self) -> list[Block]:
         caption = "Mean where every run has a number, one standard deviation around it, and every run, faded."
         rows = [self._row("return")]
-        blocks = self._figure("learning_curves", "Return", caption, rows, "no run has been evaluated yet.")
+        blocks = self._figure("learning_curves", "Return", caption, rows, NOT_EVALUATED)
         drawn = self._drawn.get("ablation")
         if drawn is None:
-            return [*blocks, Missing(f"{FIGURES['ablation'].title}: {self._drawings.missing['ablation']}.")]
+            return [*blocks, missing(f"{FIGURES['ablation'].title}: {self._drawings.missing['ablation']}.")]
         rows = [self._row("return", labels=set(drawn.data["algo"]))]
         return [*blocks, *self._figure("ablation", drawn.title, f"{caption} {PAPERS_READING}", rows, "")]
 
@@ -225,7 +223,7 @@ class Report:
         try:
             scores = self._scores()
         except AnalysisError as error:
-            return [Missing(f"{error}.")]
+            return [missing(f"{error}.")]
         self._notes += scores.notes
         return [*self._aggregate_blocks(scores), *self._improvement_blocks(scores)]
 
@@ -265,7 +263,7 @@ class Report:
 
     def _improvement_blocks(self, scores: Scores) -> list[Block]:
         if len(scores.matrices) < 2:
-            return [Missing("probability of improvement, because there is one label only.")]
+            return [missing("probability of improvement, because there is one label only.")]
         caption = (
             "How likely a run of `label` is above one of `other` in the same game, mean over games, with 95% interval."
         )
@@ -290,7 +288,7 @@ class Report:
         if blocks and notes:
             blocks.insert(0, Lines(notes))
         return blocks or [
-            Missing("no run has a score at exactly 100,000 or 500,000 steps of a game in the paper's tables.")
+            missing("no run has a score at exactly 100,000 or 500,000 steps of a game in the paper's tables.")
         ]
 
     def _probes(self) -> list[Block]:
@@ -303,12 +301,10 @@ class Report:
             )
             blocks.append(TableBlock("probe_states", "Probe states", states, caption))
         else:
-            blocks.append(Missing("probe states, because no run has been probed."))
+            blocks.append(missing("probe states, because no run has been probed."))
         ratios = tables.undefined_ratios(self._metrics)
         if len(ratios) and not ratios["empty"].any():
-            blocks.append(
-                Text(f"All {self._metrics.ratios} ratios of std or gap to normalised performance are defined.")
-            )
+            blocks.append(Text(f"All {self._metrics.ratios} ratios to normalised performance are defined."))
         elif len(ratios):
             caption = (
                 f"{self._metrics.undefined} of {self._metrics.ratios} ratios of std or gap to normalised performance "
@@ -318,11 +314,8 @@ class Report:
             )
             blocks.append(TableBlock("undefined_ratios", "Undefined ratios", ratios, caption))
         else:
-            blocks.append(
-                Missing(
-                    "ratios to normalised performance: they take 2 probed runs of a label, and scores to normalise by."
-                )
-            )
+            why = "ratios to normalised performance: they take 2 probed runs of a label, and scores to normalise by."
+            blocks.append(missing(why))
         return blocks
 
     def _cost(self) -> list[Block]:
@@ -356,7 +349,7 @@ class Report:
         """Interactive, with the files of the static figure of the same name."""
         present = [row for row in rows if row is not None]
         if not present:
-            return [Missing(reason)]
+            return [missing(reason)]
         envs = {chart.env for row in present for chart in row.charts}
         if len(envs) == 1 and len(present) > 1:  # one game: side by side, under the name of what they show
             charts = [replace(chart, title=row.title) for row in present for chart in row.charts]

@@ -52,22 +52,13 @@ def _at(part: pd.DataFrame | None, step: int | None) -> float:
 
 def runs_table(found: RunSet) -> pd.DataFrame:
     """A row per run."""
-    rows = [
-        {
-            "game": run.env,
-            "label": run.label,
-            "seed": run.seed,
-            "state": run.state,
-            "evaluated to": run.last_evaluation,
-            "of": run.total_steps,
-            "minutes": run.seconds / 60,
-            "commit": str(run.meta.get("commit") or "")[:10],
-            "directory": str(run.directory),
-        }
-        for runs in found.groups().values()
-        for run in runs
-    ]
-    return pd.DataFrame(rows)
+    rows = []
+    for run in (run for runs in found.groups().values() for run in runs):
+        progress = (run.state, run.last_evaluation, run.total_steps, run.seconds / 60)
+        commit = str(run.meta.get("commit") or "")[:10]
+        rows.append((run.env, run.label, run.seed, *progress, commit, str(run.directory)))
+    columns = ["game", "label", "seed", "state", "evaluated to", "of", "minutes", "commit", "directory"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def cost(found: RunSet) -> pd.DataFrame:
@@ -113,17 +104,8 @@ def probe_states(found: RunSet) -> pd.DataFrame:
                 kinds.setdefault((run.probes.q.shape[1], seed), []).append(run)
         for (states, seed), runs in kinds.items():
             distinct = distinct_states(runs)
-            rows.append(
-                {
-                    "game": env,
-                    "probe seed": str(seed),
-                    "states": states,
-                    "distinct": distinct,
-                    "coincide": states - distinct,
-                    "runs": len(runs),
-                }
-            )
-    return pd.DataFrame(rows)
+            rows.append((env, str(seed), states, distinct, states - distinct, len(runs)))
+    return pd.DataFrame(rows, columns=["game", "probe seed", "states", "distinct", "coincide", "runs"])
 
 
 def distinct_states(runs: Sequence[Run]) -> int:
