@@ -15,18 +15,20 @@ import sys
 import time
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import yaml
 
 from meanq.config.errors import ConfigError
+from meanq.config.extensions import LOGGERS
 from meanq.config.schema import CONFIG_DIR, Config, LoggerConfig
 from meanq.mirrors import dashboard
 from meanq.mirrors import upload as wandb_upload
-from meanq.mirrors.points import read_points
+from meanq.mirrors.points import Point, read_points
 from meanq.mirrors.process import ProcessMirror, follow, make_mirror
+from meanq.mirrors.sink import Sink
 from meanq.mirrors.tensorboard import TensorboardSink
 from meanq.mirrors.wandb import run_id
 from meanq.rundir.reader import UnreadableFileError
@@ -371,6 +373,25 @@ def test_tensorboard_has_the_tables_values(directory: Path) -> None:
             found[value.tag] = value.simple_value
         offset += 16 + length
     assert found == pytest.approx(point.scalars, rel=1e-6)
+
+
+class ListSink(Sink):
+    """A logger of one's own."""
+
+    logged: ClassVar[list[Any]] = []
+
+    def log(self, point: Point) -> None:
+        self.logged.append(point.step)
+        self.position = point.step + 1
+
+    def close(self, state: str) -> None:
+        self.logged.append(state)
+
+
+def test_a_new_logger_is_a_class_and_a_line(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LOGGERS, "list", f"{__name__}.ListSink")
+    follow(directory, LoggerConfig(name="list"), iter(["120", "finished"]))
+    assert ListSink.logged == [0, 60, 80, 120, 160, 180, 240, "finished"]
 
 
 def test_a_mirror_that_fails_is_one_warning(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:

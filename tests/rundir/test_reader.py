@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from meanq.metrics import registry
 from meanq.rundir import layout, reader
 from meanq.rundir.reader import (
     DamagedFileError,
@@ -31,6 +32,7 @@ from tests.synthetic_runs import COLUMNS, write_run
 SOURCES = Path(__file__).parents[2]
 # What else may read or name these files, and why.
 ALLOWED = {
+    "meanq/metrics/registry.py": "names the file of each metric, and may not import rundir",
     "meanq/launching/study.py": "conf/config.yaml and studies are YAML of users, not of runs",
 }
 
@@ -148,6 +150,11 @@ def test_states_that_are_written_are_among_those_that_are_shown() -> None:
     assert set(layout.ENDED_STATES) < set(layout.WRITTEN_STATES) < set(layout.STATES)
 
 
+def test_metrics_name_the_files_as_the_layout_does() -> None:
+    for name in ("EVALUATIONS", "PROBES", "TRAINING", "TIMINGS"):
+        assert getattr(registry, name) == getattr(layout, name)
+
+
 def test_no_other_module_opens_the_files_of_runs() -> None:
     names = [value for name, value in vars(layout).items() if name.isupper() and isinstance(value, str)]
     literal = "|".join(re.escape(json.dumps(name)) for name in names if "." in name)
@@ -161,4 +168,4 @@ def test_no_other_module_opens_the_files_of_runs() -> None:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if reading.search(line):
                 offenders.append(f"{name}:{number}: {line.strip()}")
-    assert not offenders, "use meanq.rundir.reader and the names of meanq.rundir.layout"
+    assert offenders == [], "use meanq.rundir.reader and the names of meanq.rundir.layout"

@@ -19,9 +19,10 @@ import meanq
 from meanq.config.errors import ConfigError
 from meanq.config.schema import Config
 from meanq.learning.agent import DivergedError
-from meanq.rundir import writer as record
+from meanq.rundir import circumstances
 from meanq.rundir.checkpoint import CheckpointError, Checkpoints, _from_plain, _to_plain
 from meanq.rundir.lock import BusyError, lock_holder
+from meanq.rundir.reader import read_status
 from meanq.training.session import Session
 from meanq.training.signals import StopSignals
 from tests.short_runs import SHORT, SilentReporter, compose_run, make_run, train
@@ -154,15 +155,15 @@ def test_a_compiled_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
     """Compiled once for the reference and twice more for the run that is killed, in processes of their own."""
     overrides = ("algo=meanq_rainbow", *SMALL, "algo.ensemble_size=2", "compile=true")
     reference, killed = tmp_path / "reference", tmp_path / "killed"
-    code, lines = start(reference, overrides, files=("train.py",))
+    code, lines = start(reference, overrides, files=("loop.py", "session.py"))
     assert code == 0
-    assert start(killed, overrides, int(0.7 * lines), files=("train.py",))[0] == -9
+    assert start(killed, overrides, int(0.7 * lines), files=("loop.py", "session.py"))[0] == -9
     assert json.loads((directory_of(killed) / "status.json").read_text())["checkpoint"] > 0
     assert start(killed, overrides)[0] == 0
     assert_same(directory_of(killed), directory_of(reference))
 
 
-@pytest.mark.parametrize("file", ["checkpoint.py", "record.py", "evaluation.py", "replay.py"])
+@pytest.mark.parametrize("file", ["checkpoint.py", "writer.py", "evaluation.py", "buffer.py"])
 def test_killed_within_a_part(file: str, finished: Path, tmp_path: Path) -> None:
     """Such as half way through writing a checkpoint, a table, or in the middle of an evaluation."""
     lines = start(tmp_path / "count", SMALL, files=(file,))[1]
@@ -219,8 +220,8 @@ def test_it_goes_on_from_the_last_checkpoint(finished: Path, tmp_path: Path) -> 
 def test_the_state_that_is_acted_on_comes_back(tmp_path: Path) -> None:
     """A wrong one would show only where the very next action is a greedy one."""
     before, after = crashed(tmp_path, 100), crashed(tmp_path, 100)
-    assert before._frames.state.any()
-    assert np.array_equal(before._frames.state, after._frames.state)
+    assert before.loop._frames.state.any()
+    assert np.array_equal(before.loop._frames.state, after.loop._frames.state)
 
 
 def signalled(config: Config, step: int, sent: int) -> None:
@@ -278,14 +279,14 @@ def test_a_checkpoint_that_cannot_be_removed_leaves_the_run_finished(
     with monkeypatch.context() as patched:
         patched.setattr(os, "rmdir", busy)
         run.train(SilentReporter())
-    assert record.read_status(run.directory)["state"] == "finished" and (run.directory / "checkpoint").exists()
+    assert read_status(run.directory)["state"] == "finished" and (run.directory / "checkpoint").exists()
 
 
 def test_a_run_that_is_made_to_exit_says_that_it_was_interrupted(finished: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path, *SMALL)
     with pytest.raises(SystemExit):
         run.train(AtTheEnd(sys.exit))
-    status = record.read_status(run.directory)
+    status = read_status(run.directory)
     assert (status["state"], status["step"], status["checkpoint"]) == ("interrupted", 240, 240)
     assert_same(train(tmp_path, *SMALL).directory, finished)
 
@@ -518,14 +519,14 @@ def test_a_job_that_was_queued_again_waits_for_the_end_of_its_former_self(
 
 def test_within_a_process_too(tmp_path: Path) -> None:
     one, two = make_run(tmp_path, *SMALL), make_run(tmp_path, *SMALL)
-    one.record.open()
+    one._record.open()
     assert lock_holder(one.directory) == {"host": os.uname().nodename, "pid": os.getpid()}
     with pytest.raises(BusyError, match="by this very process"):
         two.train(SilentReporter())
-    one.record.close()
+    one._record.close()
     assert lock_holder(one.directory) is None
-    two.record.open()
-    two.record.close()
+    two._record.open()
+    two._record.close()
 
 
 def test_the_disk_it_takes_is_bounded(tmp_path: Path) -> None:
@@ -584,11 +585,11 @@ def test_the_number_of_threads_is_that_of_the_first_start(tmp_path: Path) -> Non
 def test_what_was_otherwise_before_it_was_resumed_is_said_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: Path
 ) -> None:
-    now = record.circumstances()
+    now = circumstances.circumstances()
     for step, commit in ((60, "first"), (130, "second")):
-        monkeypatch.setattr(record, "_git_commit", lambda commit=commit: commit)
+        monkeypatch.setattr(circumstances, "_git_commit", lambda commit=commit: commit)
         crashed(tmp_path, step)
-    monkeypatch.setattr(record, "_git_commit", lambda: "third")
+    monkeypatch.setattr(circumstances, "_git_commit", lambda: "third")
     reporter = Stop(-1)
     run = make_run(tmp_path, *SMALL)
     run.train(reporter)
