@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,3 +87,9 @@ def test_one_module_imports_the_internals_of_hydra() -> None:
 def test_a_package_says_what_lives_in_it_and_what_it_may_import(path: Path) -> None:
     text = ast.get_docstring(ast.parse(path.read_text())) or ""
     assert len(text) > 40 and re.search(r"\b[Ii]mports?\b", text), text
+
+
+def test_the_wheel_has_every_package() -> None:
+    listed = set(tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    found = {module_name(path) for top in ("meanq", "analysis") for path in (PROJECT / top).rglob("__init__.py")}
+    assert listed == found | {"meanq.conf", "meanq.ablations"}
