@@ -1,1 +1,1 @@
-"""Timings. They are printed, never tested."""
+"""Benchmarks: timings are printed and compared with goals, but not asserted in tests."""

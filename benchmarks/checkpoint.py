@@ -1,8 +1,9 @@
-"""What exact resume costs: python -m benchmarks.checkpoint [--help].
+"""Measure the cost of checkpoints: python -m benchmarks.checkpoint [--help].
 
-A replay is filled with real frames; then, as in a long run, 10,000 more are stored and a checkpoint is made, several
-times. Time is compared with that of as many interactions and updates, timed in the same process between the
-checkpoints. Frames recur after 10,000, which no file sees: each holds at most 10,000.
+The benchmark fills a replay buffer with real frames. Then, as in a long run, it repeatedly stores 10,000 more frames
+and saves a checkpoint. The time is compared with that of 10,000 interactions with their updates, measured in the same
+process between the checkpoints. Frames repeat after 10,000; no checkpoint file contains repeated frames, because each
+holds at most 10,000.
 """
 
 import argparse
@@ -24,33 +25,32 @@ from meanq.training.machine import human_bytes
 from meanq.training.session import Session
 
 ALGORITHMS = {"seaquest": ("dqn", "meanq", "meanq_rainbow"), "minatar/breakout": ("dqn", "meanq")}
-INTERACTIONS = 40  # timed before each checkpoint; an update every few
+INTERACTIONS = 40  # number of interactions, with updates, that are timed before each checkpoint
 
 
 @dataclass
 class Cost:
-    """One row."""
+    """The cost of checkpoints for one algorithm: one row of the table."""
 
     checkpoint: float  # seconds
     resume: float  # seconds
-    interval: float  # seconds that the interactions between two checkpoints take
-    disk: int
-    memory: int
+    interval: float  # seconds for the interactions between two checkpoints
+    disk: int  # bytes
+    memory: int  # bytes
 
     @property
     def share(self) -> float:
-        """Of the run's time."""
+        """Fraction of the run's time spent on checkpoints."""
         return self.checkpoint / (self.checkpoint + self.interval)
 
 
 def configuration(env: str, algo: str, frames: int, root: str) -> Config:
-    """A run whose replay holds `frames`."""
+    """Compose a run with a replay capacity of `frames`."""
     overrides = [f"env={env}", f"algo={algo}", f"algo.replay_capacity={frames}", f"total_steps={2 * frames}"]
-    return compose(*overrides, f"root={root}", "compile=auto")  # as a run of that length has it
+    return compose(*overrides, f"root={root}", "compile=auto")  # the default of a run of that length
 
 
 def store(run: Session, frames: np.ndarray, count: int) -> None:
-    """Append so many."""
     fill(run.loop.replay.start, partial(run.loop.replay.append, truncated=False), frames, count)
 
 
@@ -89,7 +89,7 @@ def measure(config: Config, checkpoints: int) -> Cost:
     again.loop.replay.load_state_dict(saved.state["replay"])
     saved.restore_frames(again.loop.replay)
     resume = time.perf_counter() - start
-    # The first holds all frames at once, which no run ever does.
+    # The first checkpoint saves all frames at once, which never happens in a run, so its time is left out.
     return Cost(
         statistics.median(seconds[1:]),
         resume,
@@ -100,10 +100,10 @@ def measure(config: Config, checkpoints: int) -> Cost:
 
 
 def main() -> None:
-    """Measure and print; exit 1 where a checkpoint takes 2% of the time or more."""
+    """Measure and print; exit with 1 if checkpoints take 2% of the time or more."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--frames", type=int, default=500_000, help="in the replay of an Atari game (default 500000)")
-    parser.add_argument("--checkpoints", type=int, default=3, help="timed for each row (default 3)")
+    parser.add_argument("--frames", type=int, default=500_000, help="frames in an Atari replay (default 500000)")
+    parser.add_argument("--checkpoints", type=int, default=3, help="timed checkpoints per row (default 3)")
     parser.add_argument("--env", nargs="+", default=list(ALGORITHMS), choices=list(ALGORITHMS))
     options = parser.parse_args()
     table = Table(title="A checkpoint every 10,000 interactions", title_justify="left", box=box.SIMPLE)
@@ -130,7 +130,7 @@ def main() -> None:
                 f"{cost.resume:.1f}",
             )
     Console(width=140).print(table)
-    print(f"{slow} rows take 2% of the time or more")
+    print(f"checkpoints take 2% of the time or more in {slow} rows")
     sys.exit(min(slow, 1))
 
 

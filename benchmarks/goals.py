@@ -1,8 +1,9 @@
-"""Speed, against the project's goals: python -m benchmarks.goals [--help].
+"""Compare speed with the project's goals: python -m benchmarks.goals [--help].
 
-Prints a table with one row per goal (measured, goal, met or not) and the tables behind it, among them how cost grows
-with members, replay and runs side by side; and writes the same as JSON. Sides of a ratio run in one process, by turns.
-Games are Asterix, of Atari (9 actions) and of MinAtar (5). Times drift on a shared machine: trust the ratios.
+The command prints a table with one row per goal (measured value, goal, met or not) and detailed tables, e.g. how cost
+grows with members, replay and parallel runs. It writes the same as JSON. The two sides of a ratio run alternately in
+one process. Games are Asterix on Atari (9 actions) and on MinAtar (5). On a shared machine absolute times drift; the
+ratios are more reliable.
 """
 
 import argparse
@@ -46,20 +47,18 @@ SECTIONS = {
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure and what it should be."""
+    """A bound for a measured figure."""
 
-    key: str  # of the figure in a section's findings
+    key: str  # key of the figure in a section's findings
     what: str
     least: bool  # True: at least the bound, False: at most
     bound: float
     unit: str = ""  # "%": a share
 
     def met(self, figure: float) -> bool:
-        """Whether a figure is good enough."""
         return figure >= self.bound if self.least else figure <= self.bound
 
     def text(self, figure: float) -> str:
-        """A figure with its unit."""
         return f"{figure:.0%}" if self.unit == "%" else f"{figure:.2f}{self.unit}"
 
 
@@ -99,7 +98,7 @@ GOALS = (
 
 
 def show(console: Console, goals: Sequence[Goal], findings: Findings, scale: Scale) -> None:
-    """Print all tables, the goals last."""
+    """Print all tables, ending with the goals."""
     for title, columns, rows in findings.tables:
         console.print(title)
         table = Table(box=box.SIMPLE, pad_edge=False)
@@ -108,7 +107,7 @@ def show(console: Console, goals: Sequence[Goal], findings: Findings, scale: Sca
         for row in rows:
             table.add_row(*row)
         console.print(table)
-    console.print("Goals of speed" if scale != QUICK else "Goals of speed; a try-out, its figures mean nothing")
+    console.print("Speed goals" if scale != QUICK else "Speed goals; a quick trial, its figures are not meaningful")
     table = Table(box=box.SIMPLE, pad_edge=False)
     for name in ("what", "measured", "goal", "", "how"):
         number = name in ("measured", "goal")
@@ -131,7 +130,7 @@ def show(console: Console, goals: Sequence[Goal], findings: Findings, scale: Sca
 
 
 def to_json(goals: Sequence[Goal], findings: Findings, scale: Scale, seconds: float) -> dict:
-    """All that was measured, as plain data."""
+    """Convert goals and findings to plain data."""
     rows = []
     for goal in goals:
         figure = findings.figures.get(goal.key)
@@ -151,7 +150,7 @@ def to_json(goals: Sequence[Goal], findings: Findings, scale: Scale, seconds: fl
 
 
 def measure(names: Sequence[str], scale: Scale, console: Console) -> Findings:
-    """Run the sections, one after the other, each in a fresh process; where figures mean nothing, all in one."""
+    """Run the sections one after the other, each in a new process (with --quick, all in one process)."""
     findings = Findings()
     each = None if scale == QUICK else 1
     context = multiprocessing.get_context("spawn")
@@ -165,14 +164,13 @@ def measure(names: Sequence[str], scale: Scale, console: Console) -> Findings:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
     assert __doc__
     parser = argparse.ArgumentParser(prog="python -m benchmarks.goals", description=__doc__.split("\n")[0])
     names = ", ".join(SECTIONS)
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION", help=names)
-    parser.add_argument("--quick", action="store_true", help="a try-out in a minute: its figures mean nothing")
-    parser.add_argument("--seconds", type=float, help=f"of each comparison (default: {Scale.seconds:g})")
-    parser.add_argument("--eager", action="store_true", help="leave compiled code out")
+    parser.add_argument("--quick", action="store_true", help="a trial in a minute; its figures are not meaningful")
+    parser.add_argument("--seconds", type=float, help=f"duration of each comparison (default: {Scale.seconds:g})")
+    parser.add_argument("--eager", action="store_true", help="do not measure compiled code")
     parser.add_argument("--json", type=Path, default=Path("benchmarks/results.json"), help="default: %(default)s")
     options = parser.parse_args(arguments)
     scale = QUICK if options.quick else Scale()
@@ -184,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     findings = measure(options.only, scale, Console(file=sys.stderr))
     show(Console(width=max(Console().width, 150)), GOALS, findings, scale)
     options.json.write_text(json.dumps(to_json(GOALS, findings, scale, time.perf_counter() - start), indent=2) + "\n")
-    print(f"{options.json} has the numbers")
+    print(f"wrote {options.json}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How two ways of training are timed: in one process, by turns of a fraction of a second.
+"""Time several implementations of training in one process, in alternating turns of a fraction of a second.
 
-Times drift on a shared machine. So a ratio is taken within a round, in which every side has its turn and the matmul
-peak is measured, and what is reported is the median over rounds.
+Times drift on a shared machine. Ratios are therefore computed within a round, in which each side has one turn and the
+matmul peak is measured; the benchmarks report the median over rounds.
 """
 
 import statistics
@@ -24,16 +24,16 @@ from meanq.replay.buffer import ring_slots
 from meanq.training.clock import Clock
 from meanq.training.session import Session
 
-BURST_SECONDS = 0.15  # a turn lasts this long, and at least one update
-FRAMES = 2_000  # of a real game, which fill a replay again and again
-EPISODE = 500  # interactions, of what fills a replay
-WHOLE = "whole"  # an interaction, with its share of an update
+BURST_SECONDS = 0.15  # duration of a turn, which has at least one update
+FRAMES = 2_000  # frames of a real game that are repeated to fill a replay buffer
+EPISODE = 500  # length of the episodes that fill a replay buffer
+WHOLE = "whole"  # an interaction with its share of an update
 UPDATE = "update"  # sampling, learning, priorities
 PARTS = ("act", "env", "sample", "learn")
 
 
 def compose(*overrides: str, compiled: bool = False, threads: int | None = None) -> Config:
-    """The configuration of a run that is never started, so nothing is written to its directory."""
+    """Compose the configuration of a run that is never started, so nothing is written to its directory."""
     register_schema()
     fields = [f"root={tempfile.gettempdir()}", "study=benchmark", f"threads={'null' if threads is None else threads}"]
     planned = plan([*fields, f"compile={str(compiled).lower()}", *overrides])
@@ -42,7 +42,7 @@ def compose(*overrides: str, compiled: bool = False, threads: int | None = None)
 
 
 def play(env: Environment, count: int) -> np.ndarray:
-    """Frames of a random game."""
+    """Collect `count` frames with random actions."""
     generator = np.random.default_rng(0)
     frames = [env.reset()]
     while len(frames) < count:
@@ -53,7 +53,7 @@ def play(env: Environment, count: int) -> np.ndarray:
 
 
 def fill(start: Callable, append: Callable, frames: np.ndarray, count: int) -> None:
-    """Append so many transitions to a replay, as episodes of real frames."""
+    """Append `count` transitions to a replay buffer, as episodes of real frames."""
     start(frames[0])
     for i in range(count):
         terminal = i % EPISODE == EPISODE - 1
@@ -64,22 +64,21 @@ def fill(start: Callable, append: Callable, frames: np.ndarray, count: int) -> N
 
 @dataclass
 class Side:
-    """One of those that are compared; its replay is full, its game begun."""
+    """One side of a comparison, with a filled replay buffer and a started game."""
 
     config: Config
     interact: Callable[[], None]
-    learn: Callable[[], None]  # sample, one gradient step of every member, write the priorities back
-    clock: Clock  # of the parts of the loop
-    run: Session | None = None  # the engine's; the reference has none
+    learn: Callable[[], None]  # sample, one gradient step of every member, update priorities
+    clock: Clock  # times the parts of the loop
+    run: Session | None = None  # None for the reference
 
     @property
     def engine(self) -> Session:
-        """What trains."""
         assert self.run is not None
         return self.run
 
     def update(self) -> dict[str, float]:
-        """As many interactions as an update takes, and the update: seconds per interaction and of its parts."""
+        """Make one update and its interactions. Returns seconds per interaction and of its parts."""
         interactions = self.config.algo.interactions_per_update
         self.clock.take()
         start = time.perf_counter()
@@ -88,16 +87,16 @@ class Side:
         self.learn()
         seconds = {WHOLE: (time.perf_counter() - start) / interactions}
         parts = self.clock.take()
-        # Sampling (with storing) and learning are given per update.
+        # Sampling (including storing) and learning are reported per update.
         for part, times in (("act", interactions), ("env", interactions), ("sample", 1), ("learn", 1)):
             seconds[part] = parts[part] / times
         return seconds | {UPDATE: seconds["sample"] + seconds["learn"]}
 
 
 def engine_side(config: Config, transitions: int, *, keep_values: bool = False) -> Side:
-    """What trains: the parts of meanq.training.loop.Loop, in its order. This is the one place that makes an engine.
+    """Build the side that uses meanq's training loop. Only this function creates such a side.
 
-    Next states' values are not kept unless asked for: a step's cost would fall while it is measured.
+    The cache of next states' values is off by default, because it would make steps faster during the measurement.
     """
     run = Session(config)
     run.loop.step = config.algo.first_update
@@ -114,7 +113,7 @@ def engine_side(config: Config, transitions: int, *, keep_values: bool = False) 
 
 
 def fill_engine(run: Session, transitions: int) -> None:
-    """Append so many transitions of a random game."""
+    """Append `transitions` transitions of a random game to the run's replay buffer."""
     frames = play(run.loop.env, min(FRAMES, transitions))
     for begin in range(0, transitions, FRAMES):
         fill(
@@ -123,12 +122,12 @@ def fill_engine(run: Session, transitions: int) -> None:
             frames,
             min(FRAMES, transitions - begin),
         )
-        # As in training, priorities are read now and then: what was written in between is kept until then.
+        # As in training, read the priorities regularly; the sum trees buffer what is written in between.
         run.loop.replay.sample(run.config.algo.ensemble_size, 1, IMPORTANCE_EXPONENT)
 
 
 def reference_side(config: Config, transitions: int) -> Side:
-    """The plain reference."""
+    """Build the side that uses the plain PyTorch reference."""
     run = ReferenceRun(config, ring_slots(transitions, config.env.stack))
     fill(run.replay.start, run.replay.append, play(run.env, min(FRAMES, transitions)), transitions)
     run.start_game()
@@ -136,7 +135,7 @@ def reference_side(config: Config, transitions: int) -> Side:
 
 
 class MatmulPeak:
-    """What the machine can do: fp32 products of large square matrices."""
+    """The machine's peak speed, measured with fp32 products of large square matrices."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -144,7 +143,7 @@ class MatmulPeak:
         self._outputs = [torch.empty_like(matrix) for matrix in self._matrices]
 
     def measure(self) -> float:
-        """Operations per second: the best of two products of each size."""
+        """Return floating point operations per second: the best of two products of each size."""
         rates = []
         for matrix, output in [*zip(self._matrices, self._outputs, strict=True)] * 2:
             start = time.perf_counter()
@@ -155,28 +154,28 @@ class MatmulPeak:
 
 @dataclass
 class Times:
-    """Medians of each round, by side and by what was timed; and each round's peak."""
+    """The median of each round by side and timed part, and the matmul peak of each round."""
 
     rounds: dict[str, dict[str, list[float]]]
     peaks: list[float] = field(default_factory=list)
 
     def milliseconds(self, side: str, what: str = WHOLE) -> float:
-        """The median over rounds."""
+        """Return the median over rounds."""
         return 1e3 * statistics.median(self.rounds[side][what])
 
     def ratio(self, slow: str, fast: str, what: str = WHOLE) -> float:
-        """How many times one takes as long as the other; the median over rounds."""
+        """Return the time of `slow` divided by that of `fast`, as the median over rounds."""
         pairs = zip(self.rounds[slow][what], self.rounds[fast][what], strict=True)
         return statistics.median(a / b for a, b in pairs)
 
     def share(self, side: str, flop: float, what: str = "learn") -> float:
-        """Of the round's matmul peak; the median over rounds."""
+        """Return the fraction of the round's matmul peak, as the median over rounds."""
         pairs = zip(self.rounds[side][what], self.peaks, strict=True)
         return statistics.median(flop / seconds / peak for seconds, peak in pairs)
 
 
 def interleave(sides: dict[str, Side], seconds: float, warm_up: int = 5) -> Times:
-    """Rounds for about so many seconds, at least one; before, some updates of each that do not count."""
+    """Time all sides in rounds for about `seconds`, at least one round, after `warm_up` untimed updates of each."""
     for side in sides.values():
         for _ in range(warm_up):
             side.update()
@@ -198,9 +197,9 @@ def interleave(sides: dict[str, Side], seconds: float, warm_up: int = 5) -> Time
 
 
 def layer_flop(network: NetworkConfig, state_shape: tuple[int, ...], outputs: int, values: int) -> list[int]:
-    """Floating point operations of each layer of one member that values one state; a multiply-add is two.
+    """Count the floating point operations per layer for one member and one state; a multiply-add counts as two.
 
-    `values` outputs of the value stream, 0 where there is none beside the `outputs`.
+    `values` is the number of outputs of the value stream, 0 if the network has only one stream with `outputs` outputs.
     """
     channels, height, width = state_shape
     layers = []
@@ -213,10 +212,11 @@ def layer_flop(network: NetworkConfig, state_shape: tuple[int, ...], outputs: in
 
 
 def learner_flop(config: Config, state_shape: tuple[int, ...], num_actions: int) -> int:
-    """Of one update, all members together: networks only, the rest is not counted.
+    """Count the floating point operations of one update of all members, in the networks only.
 
-    All members value the next states of all K minibatches (twice with Double DQN); each learns from its own minibatch,
-    where backwards costs twice as much as forwards, but for the first layer, whose input needs no gradient.
+    All members evaluate the next states of all K minibatches (twice with Double DQN). Each member learns from its own
+    minibatch, where the backward pass costs twice the forward pass, except in the first layer, whose input needs no
+    gradient.
     """
     algo = config.algo
     atoms = algo.atoms if algo.value == "categorical" else 1
@@ -227,10 +227,10 @@ def learner_flop(config: Config, state_shape: tuple[int, ...], num_actions: int)
 
 
 def resident_bytes() -> int:
-    """Memory of this process now."""
+    """Return the current resident memory of this process."""
     return psutil.Process().memory_info().rss
 
 
 def describe(times: Times, sides: Sequence[str]) -> list[list[str]]:
-    """Rows of a table: milliseconds of each side and of its parts."""
+    """Build table rows: milliseconds of each side and of its parts."""
     return [[name, *(f"{times.milliseconds(name, what):.2f}" for what in (WHOLE, *PARTS))] for name in sides]

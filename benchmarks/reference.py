@@ -1,8 +1,8 @@
-"""MeanQ, DQN, Rainbow and MeanQ with Rainbow's techniques as one would write them first.
+"""A straightforward implementation of MeanQ, DQN, Rainbow, and MeanQ with Rainbow's techniques.
 
-K modules, K optimisers, loops over members. It is what the batched engine of meanq/ is timed against, and checked
-against (tests/test_benchmark_reference.py). It is plain, not slow on purpose: every network evaluates all minibatches
-in one call and pixels are converted once.
+It has K modules, K optimisers and loops over members. The batched learner of meanq/ is timed against it and tested
+against it (tests/benchmarks/test_reference.py). It is simple, but not deliberately slow: every network evaluates all
+minibatches in one call, and pixels are converted once.
 """
 
 import copy
@@ -24,7 +24,7 @@ IMPORTANCE_EXPONENT = 0.4
 
 
 class NoisyLinear(nn.Module):
-    """A dense layer with factorised Gaussian noise (Fortunato et al. 2018); none in evaluation mode."""
+    """A dense layer with factorised Gaussian noise (Fortunato et al. 2018); without noise in evaluation mode."""
 
     def __init__(self, fan_in: int, fan_out: int, sigma: float) -> None:
         super().__init__()
@@ -37,14 +37,13 @@ class NoisyLinear(nn.Module):
         self.register_buffer("bias_noise", torch.zeros_like(self.bias), persistent=False)
 
     def reset_noise(self) -> None:
-        """Draw anew."""
         fan_out, fan_in = self.weight.shape
         for_inputs, for_outputs = (e.sign() * e.abs().sqrt() for e in (torch.randn(fan_in), torch.randn(fan_out)))
         self.weight_noise = torch.outer(for_outputs, for_inputs)
         self.bias_noise = for_outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, in] -> [N, out]."""
+        """Compute [N, in] -> [N, out]."""
         if not self.training:
             return F.linear(x, self.weight, self.bias)
         weight = self.weight + self.weight_sigma * self.weight_noise
@@ -52,7 +51,7 @@ class NoisyLinear(nn.Module):
 
 
 class Member(nn.Module):
-    """One Q network; each stream, two where it is dueling, has a hidden layer of its own."""
+    """One Q network with one stream, or two if it is dueling, each with its own hidden layer."""
 
     def __init__(
         self, state_shape: tuple[int, int, int], num_actions: int, config: NetworkConfig, algo: AlgoConfig
@@ -78,13 +77,13 @@ class Member(nn.Module):
         self.advantage = head(num_actions * max(self._atoms, 1)) if algo.dueling else None
 
     def reset_noise(self) -> None:
-        """Draw anew in all noisy layers."""
+        """Draw new noise in all noisy layers."""
         for layer in self.modules():
             if isinstance(layer, NoisyLinear):
                 layer.reset_noise()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Q [N, A], or log-probabilities [N, A, Z], of scaled states [N, C, H, W]."""
+        """Compute Q [N, A], or log-probabilities [N, A, Z], of scaled states [N, C, H, W]."""
         x = self.features(x)
         outputs = self._per_action(self.value(x))
         if self.advantage is not None:
@@ -97,7 +96,7 @@ class Member(nn.Module):
 
 
 class ReferenceAgent:
-    """K members, with target networks where the algorithm has them."""
+    """K members, with target networks if the algorithm has them."""
 
     def __init__(
         self,
@@ -109,7 +108,7 @@ class ReferenceAgent:
     ) -> None:
         assert algo.bootstrap == "mean" and algo.target_snapshots == 1 and algo.gradient_steps == 1
         self._algo = algo
-        self._scale = scale  # states are multiplied by it: 1/255 for pixels
+        self._scale = scale  # factor for input states: 1/255 for pixels
         self._support = torch.linspace(algo.value_min, algo.value_max, algo.atoms)
         self.members = [Member(state_shape, num_actions, network, algo) for _ in range(algo.ensemble_size)]
         self.lagging: list[Member] | None = None
@@ -122,19 +121,19 @@ class ReferenceAgent:
 
     @torch.no_grad()
     def values(self, state: np.ndarray) -> np.ndarray:
-        """Q [K, A] of one state, with fresh noise."""
+        """Compute Q [K, A] of one state, with fresh noise."""
         return self._expectation(self._outputs(self.members, self._input(torch.from_numpy(state[None]))))[:, 0].numpy()
 
     def learn(self, batches: list[Minibatch]) -> list[np.ndarray]:
-        """One step of every member on its own minibatch; the errors [B] of each that priorities are made of."""
-        targets = self.targets(batches)  # all before the first member changes
+        """Take one step with every member on its own minibatch. Returns each member's errors [B] for its priorities."""
+        targets = self.targets(batches)  # computed before any member changes
         return [self._learn(k, batch, target) for k, (batch, target) in enumerate(zip(batches, targets, strict=True))]
 
     @torch.no_grad()
     def targets(self, batches: list[Minibatch]) -> list[Tensor]:
-        """What each member learns at its own next states: r + discount * V [B], or its distribution [B, Z].
+        """Compute each member's targets r + discount * V [B], or their distributions [B, Z].
 
-        V is the members' mean at the action that is best on average.
+        V is the mean over members at the action with the highest mean value.
         """
         x = self._input(torch.cat([batch.next_states for batch in batches]))
         outputs = self._outputs(self.lagging or self.members, x)  # [K, K * B, A(, Z)]
@@ -174,7 +173,7 @@ class ReferenceAgent:
         return errors.numpy()
 
     def _outputs(self, networks: list[Member], x: Tensor) -> Tensor:
-        """Of all networks [K, N, A(, Z)], with fresh noise."""
+        """Evaluate all networks with fresh noise: [K, N, A(, Z)]."""
         for network in networks:
             network.reset_noise()
         return torch.stack([network(x) for network in networks])
@@ -183,7 +182,7 @@ class ReferenceAgent:
         return (outputs.exp() * self._support).sum(-1) if self._algo.value == "categorical" else outputs
 
     def _project(self, rewards: Tensor, discounts: Tensor, distribution: Tensor) -> Tensor:
-        """The distribution [N, Z] of r + discount * Z', back on the support (C51, Bellemare et al. 2017)."""
+        """Project the distribution [N, Z] of r + discount * Z' on the support (C51, Bellemare et al. 2017)."""
         algo, atoms = self._algo, self._algo.atoms
         spacing = (algo.value_max - algo.value_min) / (atoms - 1)
         moved = (rewards[:, None] + discounts[:, None] * self._support).clamp(algo.value_min, algo.value_max)
@@ -201,7 +200,7 @@ class ReferenceAgent:
 
 
 class ReferenceRun:
-    """The loop around it: act, store, sample, learn, priorities, in the same environment as the engine's."""
+    """The training loop of the reference: act, store, sample, learn, update priorities, in the same environment."""
 
     def __init__(self, config: Config, capacity: int) -> None:
         self.config = config
@@ -222,11 +221,10 @@ class ReferenceRun:
         self._generator = stream(config.seed, "actions")
 
     def start_game(self) -> None:
-        """Begin."""
         self._start_episode(self.env.reset())
 
     def interact(self) -> None:
-        """Act once and store what happened."""
+        """Perform one action and store the transition."""
         with self.clock.time("act"):
             action = self._act()
         with self.clock.time("env"):
@@ -241,7 +239,7 @@ class ReferenceRun:
             self._frames.push(outcome.frame)
 
     def learn(self) -> None:
-        """One gradient step of every member."""
+        """Take one gradient step with every member."""
         algo = self.config.algo
         with self.clock.time("sample"):
             batches = self.replay.sample(algo.batch_size, IMPORTANCE_EXPONENT)
@@ -253,8 +251,8 @@ class ReferenceRun:
 
     def _act(self) -> int:
         algo = self.config.algo
-        explores_by_itself = algo.exploration in ("ucb", "greedy") and not algo.epsilon.with_noise
-        if not explores_by_itself and self._generator.random() < algo.epsilon.end:
+        never_random = algo.exploration in ("ucb", "greedy") and not algo.epsilon.with_noise
+        if not never_random and self._generator.random() < algo.epsilon.end:
             return int(self._generator.integers(self.env.num_actions))
         q = self.agent.values(self._frames.state)
         score = q.mean(0) + algo.ucb_lambda * q.std(0) if algo.exploration == "ucb" else q.mean(0)

@@ -1,6 +1,7 @@
-"""Replay as one would write it first: lists, a sum tree per member, loops over sampled items.
+"""A straightforward replay buffer: lists, a sum tree per member, loops over sampled items.
 
-It draws what the replay of meanq/ draws (tests/test_benchmark_reference.py), which is timed against it.
+It draws the same transitions as the replay buffer of meanq/ (tests/benchmarks/test_reference.py), which is timed
+against it.
 """
 
 from dataclasses import dataclass
@@ -14,34 +15,31 @@ from meanq.envs import FrameStack
 
 @dataclass
 class Minibatch:
-    """What one member learns from in one step."""
+    """The minibatch of one member for one step."""
 
-    slots: list[int]  # of the ring
+    slots: list[int]  # slots of the ring buffer
     states: Tensor  # [B, C, H, W]
     actions: Tensor  # [B]
     rewards: Tensor  # [B]
-    discounts: Tensor  # [B], 0 after a terminal
+    discounts: Tensor  # [B], 0 after a terminal step
     next_states: Tensor  # [B, C, H, W]
     weights: Tensor  # [B], importance weights
 
 
 class SumTree:
-    """Draws a leaf with probability proportional to its priority. The root is node 1, node n has children 2n, 2n+1."""
+    """Samples leaves in proportion to their priorities. The root is node 1; node n has children 2n and 2n+1."""
 
     def __init__(self, size: int) -> None:
         self._first_leaf = 1 << (size - 1).bit_length()
         self._sums = [0.0] * (2 * self._first_leaf)
 
     def total(self) -> float:
-        """The sum of all priorities."""
         return self._sums[1]
 
     def get(self, leaf: int) -> float:
-        """A leaf's priority."""
         return self._sums[self._first_leaf + leaf]
 
     def update(self, leaf: int, priority: float) -> None:
-        """Set a leaf's priority."""
         sums, node = self._sums, self._first_leaf + leaf
         sums[node] = priority
         while node > 1:
@@ -49,18 +47,18 @@ class SumTree:
             sums[node] = sums[2 * node] + sums[2 * node + 1]
 
     def retrieve(self, mass: float) -> int:
-        """The leaf where the running sum of priorities first exceeds `mass`, for mass in [0, total)."""
+        """Find the leaf where the cumulative sum of priorities first exceeds `mass`, in [0, total)."""
         sums, node = self._sums, 1
         while node < self._first_leaf:
             node *= 2
-            if mass >= sums[node] and sums[node + 1] > 0:  # rounding must not lead to a leaf with priority 0
+            if mass >= sums[node] and sums[node + 1] > 0:  # despite rounding, never reach a leaf with priority 0
                 mass -= sums[node]
                 node += 1
         return node - self._first_leaf
 
 
 class ReferenceReplay:
-    """A ring of single frames and a sum tree per member. A transition leads from its slot to the next one."""
+    """A ring buffer of single frames with a sum tree per member. A transition leads from its slot to the next one."""
 
     def __init__(
         self,
@@ -93,7 +91,7 @@ class ReferenceReplay:
         self._store(frame, age=0)
 
     def append(self, action: int, reward: float, next_frame: np.ndarray, *, terminal: bool) -> None:
-        """What was done at the newest frame, and the frame it led to, which a terminal step does not need."""
+        """Store the action taken at the newest frame, its reward and, unless it was terminal, the next frame."""
         here = self._head
         self._actions[here] = action
         self._rewards[here] = reward
@@ -103,13 +101,13 @@ class ReferenceReplay:
         self._set_drawable(here, True)
 
     def sample(self, batch_size: int, importance_exponent: float) -> list[Minibatch]:
-        """A minibatch for every member, stratified, from its own priorities."""
+        """Draw a stratified minibatch for every member from its own priorities."""
         return [self._minibatch(tree, batch_size, importance_exponent) for tree in self._trees]
 
     def update_priorities(self, member: int, slots: list[int], priorities: np.ndarray) -> None:
         """Set one member's priorities [B] of drawn transitions."""
         for slot, priority in zip(slots, priorities.tolist(), strict=True):
-            priority = max(priority, 1e-8)  # a transition with no error left must stay drawable
+            priority = max(priority, 1e-8)  # a transition with zero error must keep a positive probability
             self._trees[member].update(slot, priority)
             self._max_priorities[member] = max(self._max_priorities[member], priority)
 
@@ -134,14 +132,14 @@ class ReferenceReplay:
         )
 
     def _state(self, slot: int) -> np.ndarray:
-        """The last frames of the episode, oldest first, blank before its start."""
+        """Stack the last frames of the episode, oldest first, with blank frames before its start."""
         age = self._ages[slot]
         back = range(self._stack - 1, -1, -1)
         return np.concatenate([self._frames[(slot - i) % self._slots] if i <= age else self._blank for i in back])
 
     def _store(self, frame: np.ndarray, age: int) -> None:
         self._head = (self._head + 1) % self._slots
-        # The frame that is overwritten now belongs to the stacks of the next transitions up to this one.
+        # The overwritten frame belongs to the stacks of the following transitions; this is the last of them.
         self._set_drawable((self._head + self._stack - 1) % self._slots, False)
         self._frames[self._head] = frame
         self._ages[self._head] = age
@@ -156,7 +154,7 @@ class ReferenceReplay:
 
 
 class UniformReplay:
-    """Whole states in one array, drawn uniformly: what a single-file DQN has. Prioritising is not offered."""
+    """Whole states in one array, sampled uniformly, as in a single-file DQN; without priorities."""
 
     def __init__(
         self,
@@ -183,7 +181,7 @@ class UniformReplay:
         self._stack.start(frame)
 
     def append(self, action: int, reward: float, next_frame: np.ndarray, *, terminal: bool) -> None:
-        """What was done at the newest state, and the frame it led to."""
+        """Store the action taken in the newest state, its reward and the next frame."""
         slot = self._stored % self._slots
         self._states[slot] = self._stack.state
         self._next_states[slot] = self._stack.push(next_frame)
@@ -193,7 +191,7 @@ class UniformReplay:
         self._stored += 1
 
     def sample(self, batch_size: int, importance_exponent: float) -> list[Minibatch]:
-        """One minibatch; all weights are 1, whatever the exponent."""
+        """Draw one minibatch; all weights are 1 for every exponent."""
         slots = self._generator.integers(min(self._stored, self._slots), size=batch_size)
         return [
             Minibatch(
@@ -208,4 +206,4 @@ class UniformReplay:
         ]
 
     def update_priorities(self, member: int, slots: list[int], priorities: np.ndarray) -> None:
-        """There are none."""
+        """Do nothing: sampling is uniform."""

@@ -1,7 +1,7 @@
-"""How long a report takes: python -m benchmarks.report [--help].
+"""Time a report: python -m benchmarks.report [--help].
 
-A made-up study of 4 games, 10 methods and 5 seeds is written to a temporary directory, then reported in a process of
-its own, as a user would.
+The benchmark writes a synthetic study with 4 games, 10 methods and 5 seeds to a temporary directory and makes its
+report in a separate process, as a user would.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import numpy as np
 from tests.synthetic_runs import gaussian_q, write_run
 
 GAMES = {"asterix": 8503.3, "bank_heist": 753.1, "hero": 30826.4, "seaquest": 42055.0}  # human scores
-METHODS = {  # members
+METHODS = {  # number of members
     "dqn": 1,
     "dqn_no_target": 1,
     "avg_dqn": 1,
@@ -33,7 +33,7 @@ STATES, ACTIONS, EPISODES, EVALUATIONS, TOTAL = 50, 6, 20, 20, 100_000
 
 
 def write_study(root: Path, games: int = len(GAMES), seeds: int = 5) -> int:
-    """The number of runs written."""
+    """Write synthetic runs and return their number."""
     generator = np.random.default_rng(0)
     steps = [TOTAL * (i + 1) // EVALUATIONS for i in range(EVALUATIONS)]
     chosen = list(GAMES)[:games]
@@ -55,10 +55,9 @@ def write_study(root: Path, games: int = len(GAMES), seeds: int = 5) -> int:
 
 
 def main() -> None:
-    """The command line."""
     assert __doc__
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=5, help="of each of 4 games and 10 methods (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds per game and method (default: %(default)s)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory) / "runs"

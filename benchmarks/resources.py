@@ -1,4 +1,4 @@
-"""Sections without a reference agent: replay, memory, evaluation, start, and runs side by side."""
+"""Benchmark sections without a reference agent: replay, memory, evaluation, start-up and parallel runs."""
 
 import multiprocessing
 import os
@@ -23,19 +23,19 @@ from meanq.training.session import Session
 
 
 def growth_with_replay(scale: Scale) -> Findings:
-    """Sampling and priorities of five members, with more and more transitions of MinAtar, in the loop."""
+    """Time sampling and priorities of five members on MinAtar with a growing number of transitions."""
     rows = []
     for size in scale.replays:
         capacity = (f"algo.replay_capacity={size}", f"total_steps={max(2 * size, 2_000)}")
         config = scale.compose("algo=meanq", "env=minatar/asterix", *capacity, threads=1)
         times = interleave({"engine": engine_side(config, size)}, scale.seconds / 3, scale.warm_up)
         rows.append([f"{size:,}", f"{times.milliseconds('engine', 'sample'):.2f}"])
-    title = "ms per update in replay (drawing, states, priorities), meanq K=5 on MinAtar Asterix, one thread"
+    title = "Replay: ms per update (sampling, states, priorities), meanq K=5 on MinAtar Asterix, one thread"
     return Findings(tables=[(title, ["transitions", "ms"], rows)])
 
 
 def large_replay(scale: Scale) -> Findings:
-    """500,000 Atari frames and five members: sampling in the loop, and memory of the process."""
+    """Measure sampling time and process memory with 500,000 Atari frames and five members."""
     findings = Findings()
     size = scale.large_replay
     capacity = (f"algo.replay_capacity={size}", f"total_steps={size}")
@@ -51,7 +51,7 @@ def large_replay(scale: Scale) -> Findings:
 
 
 def large_replay_nature(scale: Scale) -> Findings:
-    """The same for the vanilla study, whose networks are larger."""
+    """Measure process memory for the vanilla study, whose networks are larger."""
     size = scale.large_replay
     capacity = (f"algo.replay_capacity={size}", f"total_steps={size}")
     compiled = list(variants(scale).values())[-1]
@@ -66,7 +66,7 @@ def large_replay_nature(scale: Scale) -> Findings:
 
 
 def one_by_one(config: Config, values: Callable[[np.ndarray], np.ndarray], step: int) -> list[int]:
-    """The episodes of an evaluation, played one after the other as one would write it first: their lengths."""
+    """Play the episodes of an evaluation one after the other in a simple loop. Returns their lengths."""
     env = make_env(config.env, stream(config.seed, "evaluation"))
     lengths = []
     for i in range(config.evaluation.episodes):
@@ -84,7 +84,7 @@ def one_by_one(config: Config, values: Callable[[np.ndarray], np.ndarray], step:
 
 
 def evaluation(scale: Scale) -> Findings:
-    """20 episodes at once against one by one, and what evaluations take of a run of 100,000 interactions."""
+    """Compare 20 parallel episodes with 20 sequential ones, and estimate evaluation's share of a run of 100,000."""
     findings = Findings()
     compiled = list(variants(scale).values())[-1]
     frames = f"env.options.max_frames={scale.evaluation_frames}"
@@ -92,7 +92,7 @@ def evaluation(scale: Scale) -> Findings:
     config = scale.compose(*overrides, compiled=compiled)
     run = Session(config)
     evaluator = Evaluator(config)
-    evaluator(greedy(run.loop.agent.values), 0)  # makes the environments, as the first evaluation of a run does
+    evaluator(greedy(run.loop.agent.values), 0)  # creates the environments, as the first evaluation of a run does
     ratios, lengths, at_once, same = [], [], 0.0, True
     for step in range(1, scale.repeats + 1):
         start = time.perf_counter()
@@ -100,7 +100,7 @@ def evaluation(scale: Scale) -> Findings:
         between = time.perf_counter()
         plain = one_by_one(config, run.loop.agent.values, step)
         end = time.perf_counter()
-        # Per step of a game: rounding may let an episode take another turn.
+        # Compare times per step, since rounding may change an episode's length.
         ratios.append((end - between) / sum(plain) / ((between - start) / sum(played)))
         lengths += played
         at_once += between - start
@@ -110,7 +110,7 @@ def evaluation(scale: Scale) -> Findings:
         "evaluation/ratio",
         statistics.median(ratios),
         f"meanq_rainbow K=5, data-efficient, fresh weights; games of {np.mean(lengths):.0f} steps of Asterix, "
-        f"{'the same' if same else 'some others'} one by one; {1e3 * per_step:.2f} ms per step at once",
+        f"{'the same' if same else 'some different'} one by one; {1e3 * per_step:.2f} ms per step at once",
     )
     side = engine_side(config, scale.transitions)
     interaction = interleave({"engine": side}, scale.seconds / 2, scale.warm_up).milliseconds("engine") / 1e3
@@ -126,7 +126,7 @@ def evaluation(scale: Scale) -> Findings:
     return findings
 
 
-# In a process that then does what `python -m meanq.run` does, and ends when its first gradient step is done.
+# Runs what `python -m meanq.run` runs, and exits after the first gradient step.
 _FIRST_STEP = """
 import os, sys
 import meanq.run, meanq.training.loop
@@ -141,10 +141,10 @@ meanq.run.main()
 
 
 def start_up(scale: Scale) -> Findings:
-    """From the command to its help, and to the end of the default run's first gradient step."""
+    """Time `--help`, and the default run up to its first gradient step."""
     findings = Findings()
     help_command = [sys.executable, "-m", "meanq.run", "--help"]
-    note = f"median of {scale.repeats} but the first"
+    note = f"median of {scale.repeats} without the first"
     seconds = [_seconds(help_command, 0) for _ in range(scale.repeats)]
     findings.add("start/help", statistics.median(seconds[1:] or seconds), f"{note}, {seconds[0]:.1f} s")
     seconds = []
@@ -170,7 +170,7 @@ def _milliseconds_of_a_run(scale: Scale) -> float:
 
 
 def parallel_runs(scale: Scale) -> Findings:
-    """More and more runs of one thread each, at the same time."""
+    """Time a growing number of parallel runs with one thread each."""
     rows = []
     alone = 0.0
     for count in range(1, len(os.sched_getaffinity(0)) + 1):
@@ -178,5 +178,5 @@ def parallel_runs(scale: Scale) -> Findings:
             milliseconds = statistics.mean(processes.map(_milliseconds_of_a_run, [scale] * count))
         alone = alone or milliseconds
         rows.append([str(count), f"{milliseconds:.2f}", f"{count * alone / milliseconds:.2f}"])
-    title = "Runs side by side, meanq K=5 on MinAtar Asterix, one thread each"
+    title = "Parallel runs, meanq K=5 on MinAtar Asterix, one thread each"
     return Findings(tables=[(title, ["runs", "ms per interaction", "throughput over one run"], rows)])

@@ -1,8 +1,7 @@
-"""The engine against the plain reference, and against itself with more members.
+"""Benchmark sections that compare the engine (meanq's learner and loop) with the reference and for more members.
 
-What is timed for the goals of speed comes in sections, here and in resources.py. Each runs in a process of its own.
-
-So the number of threads, memory and compiled code of one do not bear on the next.
+The speed goals are measured in sections, here and in resources.py. Each section runs in its own process, so that
+threads, memory and compiled code of one section do not affect the next.
 """
 
 import statistics
@@ -31,31 +30,31 @@ from meanq.learning.learner import why_not_compile
 from meanq.rng import stream
 from meanq.training.session import Session
 
-# Nature's convolutions in the main agent, as its authors released it: the hidden layers stay those of the main agent.
+# The main agent's network in the released configuration: Nature's convolutions with the main agent's hidden layers.
 NATURE = ("network=nature_256",)
 DATA_EFFICIENT = ("network=data_efficient",)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured."""
+    """The amount of work per measurement."""
 
-    seconds: float = 10.0  # of rounds, per comparison
-    warm_up: int = 5  # updates of each side
-    transitions: int = 20_000  # in replay where sides are compared
+    seconds: float = 10.0  # duration of a comparison's rounds
+    warm_up: int = 5  # untimed updates per side
+    transitions: int = 20_000  # in replay for comparisons
     large_replay: int = 500_000
-    replays: tuple[int, ...] = (10_000, 100_000, 1_000_000)  # whose growth is looked at
-    moments: tuple[int, ...] = (10_000, 50_000, 90_000)  # interactions of a run at which kept values are looked at
-    copy_points: int = 8  # between two copies of the weights, where updates are timed then
+    replays: tuple[int, ...] = (10_000, 100_000, 1_000_000)  # replay sizes for growth_with_replay
+    moments: tuple[int, ...] = (10_000, 50_000, 90_000)  # interactions at which the target cache is timed
+    copy_points: int = 8  # points between two copies of the target network at which updates are timed
     members: tuple[int, ...] = (1, 2, 5, 10)
-    evaluation_frames: int = 4_000  # of a game at most
-    repeats: int = 3  # of a start, or an evaluation
+    evaluation_frames: int = 4_000  # maximum frames per game
+    repeats: int = 3  # repetitions of start-up and evaluation
     compiled: bool = True
-    threads: int | None = None  # where the goal does not say one; None: all cores
+    threads: int | None = None  # unless the goal is for one thread; None: all cores
     overrides: tuple[str, ...] = ()
 
     def compose(self, *overrides: str, compiled: bool = False, threads: int | None = None) -> Config:
-        """The configuration of a run. Random actions are as rare as at their schedule's end: they would hide acting."""
+        """Compose a run. Epsilon is low from the start, since random actions would hide the cost of acting."""
         overrides = (*overrides, "algo.epsilon.start=0.1", *self.overrides)
         return compose(*overrides, compiled=compiled, threads=threads or self.threads)
 
@@ -79,19 +78,17 @@ QUICK = Scale(
 
 @dataclass
 class Findings:
-    """What a section has measured."""
+    """The measurements of a section."""
 
-    figures: dict[str, float] = field(default_factory=dict)  # by the key of a goal
-    notes: dict[str, str] = field(default_factory=dict)  # how, by the same key
+    figures: dict[str, float] = field(default_factory=dict)  # by goal key
+    notes: dict[str, str] = field(default_factory=dict)  # how each figure was measured, by the same key
     tables: list[tuple[str, list[str], list[list[str]]]] = field(default_factory=list)  # title, columns, rows
 
     def add(self, key: str, figure: float, note: str) -> None:
-        """One figure."""
         self.figures[key] = figure
         self.notes[key] = note
 
     def merge(self, other: "Findings") -> None:
-        """Add all of another's."""
         self.figures |= other.figures
         self.notes |= other.notes
         self.tables += other.tables
@@ -99,24 +96,23 @@ class Findings:
 
 @cache
 def can_compile() -> bool:
-    """Whether torch can compile here."""
     return why_not_compile(torch.device("cpu")) is None
 
 
 def variants(scale: Scale) -> dict[str, bool]:
-    """The forms of the engine that can be timed, the one that a long run has last."""
+    """Return the variants of the engine that can be timed; the last is the one that a long run uses."""
     return {"eager": False} | ({"compiled": True} if scale.compiled and can_compile() else {})
 
 
 def flop_of(config: Config) -> int:
-    """Of an update."""
+    """Count the floating point operations of an update."""
     env = make_env(config.env, stream(0, "benchmark"))
     shape = FrameStack(config.env.stack, env.frame_shape, env.frame_dtype).state.shape
     return learner_flop(config, shape, env.num_actions)
 
 
 def against_reference(key: str, scale: Scale, *overrides: str, threads: int | None = None) -> Findings:
-    """The engine, eager and compiled, and the plain reference: whole interactions and shares of the matmul peak."""
+    """Time whole interactions and shares of the matmul peak for the engine, eager and compiled, and the reference."""
     sides: dict[str, Side] = {}
     for name, compiled in variants(scale).items():
         capacity = f"algo.replay_capacity={scale.transitions}"
@@ -144,22 +140,23 @@ def against_reference(key: str, scale: Scale, *overrides: str, threads: int | No
 
 
 def meanq_rainbow_nature(scale: Scale) -> Findings:
-    """The main agent with Nature's convolutions."""
+    """Time the main agent with Nature's convolutions."""
     return against_reference("meanq_rainbow/nature", scale, "algo=meanq_rainbow", "env=asterix", *NATURE)
 
 
 def meanq_rainbow_data_efficient(scale: Scale) -> Findings:
-    """The main agent as the paper has it."""
+    """Time the main agent with the data-efficient network of the paper's text."""
     overrides = ("algo=meanq_rainbow", "env=asterix", *DATA_EFFICIENT)
     return against_reference("meanq_rainbow/data_efficient", scale, *overrides)
 
 
 def over_a_run(key: str, scale: Scale, *overrides: str, threads: int | None = None) -> Findings:
-    """Keeping next states' values, on average over a run of 100,000, against computing all and against the reference.
+    """Time the target cache, averaged over a run of 100,000, against no cache and against the reference.
 
-    How many values are missing depends on how much the replay holds and on how long ago the weights were copied. So at
-    each moment of the run some updates are timed at even distances between two copies, and in between others are made
-    that draw but do not learn. Their priorities stay as they are: all transitions are drawn about equally often.
+    The number of missing values depends on the size of replay and on the time since the target network was copied. At
+    each moment of the run, updates are therefore timed at evenly spaced points between two copies; the updates between
+    these points only sample and do not learn. Their priorities do not change, so all transitions are drawn about
+    equally often.
     """
     name, compiled = list(variants(scale).items())[-1]
     length = scale.moments[-1] + scale.moments[0]
@@ -177,7 +174,7 @@ def over_a_run(key: str, scale: Scale, *overrides: str, threads: int | None = No
             assert len(run.loop.replay) > 0.99 * moment
         held = moment
         for side in sides.values():
-            side.update()  # so that nothing is done for the first time
+            side.update()  # warm up
         kept.loop.agent._invalidate_cache()
         rounds: dict[str, list[float]] = {side: [] for side in sides}
         for point in range(scale.copy_points):
@@ -187,30 +184,30 @@ def over_a_run(key: str, scale: Scale, *overrides: str, threads: int | None = No
         rows.append([statistics.mean(rounds[label]) for label in sides])
     kept_ms, computed, reference = (1e3 * statistics.mean(column) for column in zip(*rows, strict=True))
     findings = Findings()
-    used = "" if kept.loop.agent.caches_targets else "; NOT kept, as rows are not rounded alike here"
-    note = f"{name}; {reference:.1f} / {kept_ms:.1f} ms; {computed / kept_ms:.2f}x by keeping next states' values{used}"
+    used = "" if kept.loop.agent.caches_targets else "; NOT cached, since this machine does not round all rows alike"
+    note = f"{name}; {reference:.1f} / {kept_ms:.1f} ms; {computed / kept_ms:.2f}x by caching next states' values{used}"
     findings.add(f"{key}/ratio", reference / kept_ms, note)
     table = [[f"{moment:,}", *(f"{1e3 * s:.1f}" for s in row)] for moment, row in zip(scale.moments, rows, strict=True)]
-    title = f"{key}, next states' values kept or computed anew: ms per interaction, mean between two copies"
-    findings.tables.append((title, ["in replay", "kept", "computed", "reference"], table))
+    title = f"{key}, next states' values cached or recomputed: ms per interaction, mean between two copies"
+    findings.tables.append((title, ["in replay", "cached", "recomputed", "reference"], table))
     return findings
 
 
 def draw_only(run: Session, updates: int) -> None:
-    """So many updates as far as kept values are concerned: what is missing is made up."""
-    values = run.loop.agent._target_cache
-    if values is None:
+    """Sample `updates` minibatches and mark their next states as cached, with zeros instead of computed values."""
+    target_cache = run.loop.agent._target_cache
+    if target_cache is None:
         return
-    evaluate = values._evaluate
-    values._evaluate = lambda _, states: torch.zeros(len(states), run.loop.env.num_actions)
+    evaluate = target_cache._evaluate
+    target_cache._evaluate = lambda _, states: torch.zeros(len(states), run.loop.env.num_actions)
     for _ in range(updates):
         batch = run.loop.replay.sample(run.config.algo.ensemble_size, run.config.algo.batch_size, IMPORTANCE_EXPONENT)
         run.loop.agent._cached_values(batch, len(run.loop.replay))
-    values._evaluate = evaluate
+    target_cache._evaluate = evaluate
 
 
 def meanq_nature(scale: Scale) -> Findings:
-    """Vanilla MeanQ: an update every 2 interactions. Its ratio is that of a whole run, where values are kept."""
+    """Time vanilla MeanQ, with an update every 2 interactions. Its ratio is for a whole run with the target cache."""
     overrides = ("algo=meanq", "env=asterix")
     findings = against_reference("meanq/nature", scale, *overrides)
     findings.merge(over_a_run("meanq/nature", scale, *overrides))
@@ -218,7 +215,7 @@ def meanq_nature(scale: Scale) -> Findings:
 
 
 def single_networks(scale: Scale) -> Findings:
-    """One member against the same in plain PyTorch; and DQN as a single-file script has it, with uniform replay."""
+    """Time single networks against the reference, including DQN with uniform replay as in a single-file script."""
     findings = Findings()
     plain_dqn = ("algo=dqn", "algo.dueling=false", "algo.prioritized=false")
     for key, overrides in (
@@ -231,7 +228,7 @@ def single_networks(scale: Scale) -> Findings:
 
 
 def minatar(scale: Scale) -> Findings:
-    """One thread: five members, and one with an update at each interaction."""
+    """Time MinAtar on one thread: five members, and one member with an update at each interaction."""
     asterix = "env=minatar/asterix"
     findings = against_reference("minatar/5", scale, "algo=meanq", asterix, threads=1)
     findings.merge(over_a_run("minatar/5", scale, "algo=meanq", asterix, threads=1))
@@ -241,7 +238,7 @@ def minatar(scale: Scale) -> Findings:
 
 
 def growth_with_members(scale: Scale) -> Findings:
-    """A learner step with more and more members; compiled only for one and five."""
+    """Time a learner step with a growing number of members; compiled only for one and five."""
     findings = Findings()
     rows = []
     for network, overrides, threads in (

@@ -1,10 +1,10 @@
-"""Short runs as hashes: has a change of the code changed what is learned?
+"""Print hashes of short runs, to check whether a code change affects training.
 
     python scripts/golden_runs.py > before.txt     # then change the code
     python scripts/golden_runs.py | diff before.txt -
 
-Every algorithm on MinAtar, and MeanQ in every kind of environment. Compare on one machine: another one may round
-otherwise.
+The runs cover every algorithm on MinAtar, and MeanQ in every kind of environment. Compare on the same machine, since
+another machine may round differently.
 """
 
 import hashlib
@@ -29,7 +29,6 @@ FILES = ("weights.safetensors", "evaluations.csv", "training.csv", "probes.npz")
 
 
 def main() -> None:
-    """Print a line per run."""
     for name, overrides in RUNS.items():
         with tempfile.TemporaryDirectory() as root:
             directory = train(Path(root), *overrides).directory

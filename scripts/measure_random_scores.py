@@ -1,4 +1,4 @@
-"""Measure what uniformly random actions score in the MinAtar games, under the protocol of conf/env/minatar.
+"""Measure the score of uniformly random actions in the MinAtar games, with the protocol of conf/env/minatar.
 
 python scripts/measure_random_scores.py                  all five games, 2,000 episodes each (some minutes)
 python scripts/measure_random_scores.py asterix -n 100   one game, quickly
@@ -17,14 +17,14 @@ GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 
 
 def configuration(game: str) -> Config:
-    """What a run of this game uses: sticky actions, difficulty ramp, no-ops and the limit of steps."""
+    """Compose the configuration of a run: sticky actions, difficulty ramping, no-ops and step limit."""
     planned = plan([f"env=minatar/{game}"])
     assert planned is not None
     return planned.configs[0]
 
 
 def random_returns(config: Config, episodes: int, seed: int) -> np.ndarray:
-    """The undiscounted returns of that many episodes, [episodes]."""
+    """Play episodes with random actions and return their undiscounted returns, [episodes]."""
     env = make_env(config.env, stream(seed, "random_scores", config.env.id, "env"))
     actions = stream(seed, "random_scores", config.env.id, "actions")
     returns = np.zeros(episodes)
@@ -39,17 +39,16 @@ def random_returns(config: Config, episodes: int, seed: int) -> np.ndarray:
 
 
 def main() -> None:
-    """Print a line per game."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("games", nargs="*", metavar="game", help=f"any of {', '.join(GAMES)}; all where none is named")
-    parser.add_argument("-n", "--episodes", type=int, default=2000, help="per game (2000)")
-    parser.add_argument("--seed", type=int, default=0, help="of the games and of the actions (0)")
+    parser.add_argument("games", nargs="*", metavar="game", help=f"any of {', '.join(GAMES)}; default: all")
+    parser.add_argument("-n", "--episodes", type=int, default=2000, help="episodes per game (default: 2000)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the games and the actions (default: 0)")
     options = parser.parse_args()
     for game in options.games:
         if game not in GAMES:
             parser.error(f"{game}: no such game; choose from {', '.join(GAMES)}")
     if options.episodes < 2:
-        parser.error(f"--episodes={options.episodes}: a standard error needs 2 or more")
+        parser.error(f"--episodes={options.episodes}: a standard error needs at least 2")
     register_schema()
     for game in options.games or GAMES:
         returns = random_returns(configuration(game), options.episodes, options.seed)
