@@ -32,11 +32,11 @@ reproduce: $(READY) ## STUDY=target_network [SCALE=minatar]: run a study, write 
 	$(BIN)/python -m meanq.run -m +study=$(STUDY) scale=$(SCALE) hydra/launcher=local
 	$(BIN)/python -m analysis.results runs/$(STUDY) --scale $(SCALE) --out $(RESULTS)
 
-test: $(READY) ## all tests except the slow ones in tests/integration
-	$(BIN)/python -m pytest -n auto --ignore tests/integration
+test: $(READY) ## all tests but the slow ones (a few minutes)
+	$(BIN)/python -m pytest -n auto -m "not slow"
 
-integration: $(READY) ## slow tests: whole runs in separate processes; SLURM and a browser if they are installed
-	$(BIN)/python -m pytest -n auto --dist loadgroup tests/integration
+integration: $(READY) ## the slow tests: learning, compiling, whole runs in processes; SLURM and a browser if installed
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m slow
 
 lint: $(READY) ## check style and format (ruff) and types (mypy)
 	$(BIN)/ruff check .

@@ -6,6 +6,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import signal
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +19,16 @@ absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 # A shell that starts the tests in the background makes them, and all processes they start, deaf to Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+INTEGRATION = Path(__file__).parent / "integration"
+
+
+def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+    """Mark all of tests/integration as slow. `make test` leaves slow tests out; `make integration` runs only them."""
+    for item in items:
+        if INTEGRATION in item.path.parents:
+            item.add_marker("slow")
 
 
 @pytest.fixture(autouse=True)

@@ -2,11 +2,12 @@
 
 import dataclasses
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from meanq.config.schema import AlgoConfig, Config, NetworkConfig
@@ -26,6 +27,11 @@ def compose(*overrides: str) -> Config:
     planned = plan([f"root={tempfile.gettempdir()}/meanq_tests_never_written", *overrides])
     assert planned is not None
     return planned.configs[0]
+
+
+def slow_but(cases: Iterable[str], *fast: str) -> list[Any]:
+    """Parameters of a test: these cases, all but the fast ones marked as slow."""
+    return [case if case in fast else pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
 def algo_config(name: str, **changes: Any) -> AlgoConfig:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from meanq.config.schema import CONFIG_DIR
 from meanq.envs.chain import Chain
+from tests.helpers import slow_but
 from tests.short_runs import train
 
 ALGORITHMS = sorted(path.stem for path in (CONFIG_DIR / "algo").glob("[a-z]*.yaml"))
@@ -25,7 +26,7 @@ def chain_error(root: Path, *overrides: str) -> float:
     return float(np.abs(q - run.loop.env.all_true_q(DISCOUNT)).mean())
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", slow_but(ALGORITHMS, "dqn", "avg_dqn", "meanq"))
 def test_it_learns_the_true_values(algo: str, tmp_path: Path) -> None:
     # Returns over several steps contain the explorer's mistakes, so their expectation is not the true Q.
     changes = ["algo.multi_step=1"]

@@ -7,10 +7,6 @@ import pytest
 from tests.integration.slurm_cluster import Cluster, NoSlurmError, slurm_cluster
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "xdist_group(name): tests that one worker of pytest-xdist runs, one by one")
-
-
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Cluster]:
     """A SLURM cluster of one node, or a skipped test."""

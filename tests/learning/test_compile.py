@@ -65,6 +65,7 @@ def make_batch(algo: AlgoConfig, seed: int) -> Batch:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_compiled_step_is_the_step(name: str) -> None:
     """Step by step: three different batches, with target weights that have moved on in between."""
@@ -120,7 +121,7 @@ def test_where_torch_cannot_compile_auto_does_without_and_true_is_an_error(monke
 
 def test_a_missing_compiler_is_noticed() -> None:
     """In a process of its own: torch remembers which compiler it found."""
-    code = "import torch; from meanq.learner import why_not_compile; print(why_not_compile(torch.device('cpu')))"
+    code = "import torch; from meanq.learning import learner; print(learner.why_not_compile(torch.device('cpu')))"
     environment = {**os.environ, "CXX": "no_such_compiler", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
     found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert "no_such_compiler" in found.stdout and found.stdout.count("\n") == 1

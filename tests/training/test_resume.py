@@ -25,6 +25,7 @@ from meanq.rundir.lock import BusyError, lock_holder
 from meanq.rundir.reader import read_status
 from meanq.training.session import Session
 from meanq.training.signals import StopSignals
+from tests.helpers import slow_but
 from tests.short_runs import SHORT, SilentReporter, compose_run, make_run, train
 
 BYTES = ("config.yaml", "evaluations.csv", "training.csv", "probes.npz", "weights.safetensors")
@@ -136,7 +137,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(CASES, "avg_dqn on MinAtar", "meanq_no_target on the chain"))
 def test_killed_anywhere_it_ends_with_the_same_bytes(name: str, tmp_path: Path) -> None:
     """kill -9 at lines drawn at random from the whole run, again and again until it gets through."""
     overrides = CASES[name]
@@ -151,6 +152,7 @@ def test_killed_anywhere_it_ends_with_the_same_bytes(name: str, tmp_path: Path) 
     assert_same(directory_of(tmp_path / "killed"), directory_of(tmp_path / "reference"))
 
 
+@pytest.mark.slow
 def test_a_compiled_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
     """Compiled once for the reference and twice more for the run that is killed, in processes of their own."""
     overrides = ("algo=meanq_rainbow", *SMALL, "algo.ensemble_size=2", "compile=true")
@@ -163,6 +165,7 @@ def test_a_compiled_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
     assert_same(directory_of(killed), directory_of(reference))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["checkpoint.py", "writer.py", "evaluation.py", "buffer.py"])
 def test_killed_within_a_part(file: str, finished: Path, tmp_path: Path) -> None:
     """Such as half way through writing a checkpoint, a table, or in the middle of an evaluation."""

@@ -20,6 +20,7 @@ from meanq.rundir.files import write_atomically
 from meanq.status.summary import time_shares
 from meanq.training.clock import PARTS, Clock
 from meanq.training.machine import MEMORY_SHARE
+from tests.helpers import slow_but
 from tests.short_runs import SHORT, SilentReporter, make_run, train, weights
 
 DETERMINISTIC = ("evaluations.csv", "training.csv", "probes.npz", "weights.safetensors", "config.yaml")
@@ -284,8 +285,8 @@ FLIPS = (
 )
 
 
-@pytest.mark.parametrize("algo", MAIN)
-@pytest.mark.parametrize("env", ["minatar/breakout", "assault"])
+@pytest.mark.parametrize("algo", slow_but(MAIN, "meanq_rainbow", "rainbow"))
+@pytest.mark.parametrize("env", slow_but(["minatar/breakout", "assault"], "minatar/breakout"))
 def test_the_main_algorithms_train_with_any_technique_flipped(algo: str, env: str, tmp_path: Path) -> None:
     """One override each; on Atari, where a step is slow, all as they are."""
     short = [o for o in SHORT if not o.startswith(("env", "total_steps", "algo.first_update"))]
