@@ -240,6 +240,18 @@ def test_the_data_efficient_network_cannot_read_the_heat_of_assault_s_gun() -> N
     assert network.seen == (75, 75)
 
 
+def test_nothing_that_the_data_efficient_network_reads_depends_on_breakout_s_paddle() -> None:
+    """The ball is not served, so the paddle is all that moves."""
+    env = Atari("breakout", np.random.default_rng(0))
+    frames = {}
+    for name in ("left", "right"):
+        env.seed(np.random.default_rng(0))
+        env.reset()
+        frames[name] = np.stack([env.step(env.action_names().index(name)).frame[0] for _ in range(30)])
+    different = frames["left"] != frames["right"]
+    assert different.any() and not different[:, :75, :75].any()
+
+
 def test_the_maximum_matters() -> None:
     """The comparisons above could not tell a maximum from the last frame alone if no sprite ever flickered."""
     ale = emulator("pong")
