@@ -19,7 +19,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -29,51 +29,48 @@ from analysis.runs import AnalysisError, Run, read_runs
 
 if TYPE_CHECKING:
     from analysis.playing.player import Player
-    from meanq.learning.exploration import Policy, Values
+    from meanq.learning.exploration import Policy
+
+Rows = list[dict[str, Any]]
 
 
-def evaluate(run: Run, episodes: int | None, epsilon: float | None, trust: bool, notes: list[str]) -> pd.DataFrame:
+def evaluate(run: Run, episodes: int | None, epsilon: float | None, trust: bool, notes: list[str]) -> Rows:
     """A row per protocol."""
-    from analysis.playing.player import load_player
+    from analysis.playing.player import load_player, unlike_recorded
+    from meanq.learning.exploration import greedy
     from meanq.training.evaluation import Evaluator
 
     player = load_player(run, trust=trust)
-    notes += [f"{run.directory}: {note}" for note in player.notes]
     evaluator = Evaluator(player.config, episodes=episodes)
     rows = []
     for name, policy in _protocols(player, epsilon):
-        counted = _NotGreedy(policy, player.agent.values)
-        played = evaluator(counted, player.step)
+        others: list[np.ndarray] = []
+        played = evaluator(_counting(policy, greedy(player.agent.values), others), player.step)
         returns = np.array([episode.episode_return for episode in played])
         if name == "greedy":
-            notes += _unlike_recorded(run, player.step, returns)
+            notes_here = [*player.notes, unlike_recorded(run, player.step, dict(enumerate(played)))]
+            notes += [f"{run.directory}: {note}" for note in notes_here if note]
         about = {"env": run.env, "label": run.label, "seed": run.seed, "step": player.step, "protocol": name}
         scores = {
             "episodes": len(returns),
             "return": returns.mean(),
             "error": returns.std(ddof=1) / np.sqrt(len(returns)) if len(returns) > 1 else np.nan,
             "length": np.mean([episode.length for episode in played]),
+            "not_greedy": 100 * np.concatenate(others).mean(),
         }
-        rows.append({**about, **scores, "not_greedy": counted.percent})
-    return pd.DataFrame(rows)
+        rows.append({**about, **scores})
+    return rows
 
 
-class _NotGreedy:
-    """A policy that counts how often its action is not the greedy one."""
+def _counting(policy: "Policy", greedy: "Policy", others: list[np.ndarray]) -> "Policy":
+    """The same policy; adds to `others` whether each action is not the greedy one."""
 
-    def __init__(self, policy: "Policy", values: "Values") -> None:
-        self._policy, self._values = policy, values
-        self._other = self._all = 0
-
-    def __call__(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        actions, q = self._policy(states)
-        self._other += int((actions != self._values(states).mean(0).argmax(-1)).sum())
-        self._all += len(states)
+    def act(states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        actions, q = policy(states)
+        others.append(actions != greedy(states)[0])
         return actions, q
 
-    @property
-    def percent(self) -> float:
-        return 100 * self._other / max(self._all, 1)
+    return act
 
 
 def _protocols(player: "Player", epsilon: float | None) -> Iterator[tuple[str, "Policy"]]:
@@ -98,17 +95,6 @@ def _protocols(player: "Player", epsilon: float | None) -> Iterator[tuple[str, "
         yield f"epsilon {epsilon:g}", sometimes_random(greedy(agent.values), epsilon, generator())
 
 
-def _unlike_recorded(run: Run, step: int, returns: np.ndarray) -> Iterator[str]:
-    recorded = run.evaluations[run.evaluations["step"] == step].sort_values("episode")["return"].to_numpy(float)
-    both = min(len(recorded), len(returns))
-    different = int((recorded[:both] != returns[:both]).sum())
-    if different:
-        yield (
-            f"{run.directory}: {different} of {both} greedy episodes are not as recorded; another machine, version or "
-            "number of episodes rounds otherwise, and one action that differs makes another episode"
-        )
-
-
 @command
 def main(arguments: Sequence[str] | None = None) -> None:
     assert __doc__
@@ -123,17 +109,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--episodes {options.episodes}: write 1 or more")
     if options.epsilon is not None and not 0 <= options.epsilon <= 1:
         parser.error(f"--epsilon {options.epsilon:g}: write a probability, from 0 to 1")
-    tables, notes = [], list[str]()
+    rows, notes = Rows(), list[str]()
     found = read_runs(options.runs)
     for run in found.runs:
         try:
-            tables.append(evaluate(run, options.episodes, options.epsilon, options.trust, notes))
+            rows += evaluate(run, options.episodes, options.epsilon, options.trust, notes)
         except AnalysisError as error:
             notes.append(f"{run.env}, {run.label}, seed {run.seed}: left out: {error}")
-    if not tables:
+    if not rows:
         raise AnalysisError("; ".join(notes))
     say([*found.messages(), *notes])
-    table = pd.concat(tables)
+    table = pd.DataFrame(rows)
     print(table.to_string(index=False, float_format=lambda value: f"{value:.1f}", na_rep=""))
     if options.out is not None:
         write_out(options.out, table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))

@@ -25,7 +25,7 @@ def test_greedy_is_the_last_evaluation_and_noise_is_another(tmp_path: Path, caps
     assert found.loc["greedy", "length"] == pytest.approx(recorded["length"].mean())
     assert found.loc["greedy", "error"] == pytest.approx(recorded["return"].sem(), rel=1e-5)
     assert found.loc["noise", "length"] != found.loc["greedy", "length"]
-    assert "not as recorded" not in capsys.readouterr().err
+    assert "evaluations.csv" not in capsys.readouterr().err
 
 
 def test_episodes_that_are_not_as_recorded_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,7 +34,7 @@ def test_episodes_that_are_not_as_recorded_are_said(tmp_path: Path, capsys: pyte
     rows.loc[len(rows) - 1, "return"] += 1
     rows.to_csv(path, index=False)
     assert list(table(tmp_path).index) == ["greedy", "training"], "without noise there is no such protocol"
-    assert "1 of 2 greedy episodes are not as recorded" in capsys.readouterr().err
+    assert "1 of 2 greedy episodes are not as in evaluations.csv" in capsys.readouterr().err
 
 
 def test_random_actions_replace_as_many_as_asked_for(tmp_path: Path) -> None:

@@ -18,12 +18,13 @@ import yaml
 from PIL import Image
 from safetensors.torch import save_file
 
-from analysis.playing.drawing import _REALISED, _VALUE, CHANNELS, SIZE, Page, Story, draw_frame
-from analysis.playing.player import Played, Screening, load_player, play_evaluation
+from analysis.playing.drawing import CHANNELS, CHOSEN, MEMBER, REALISED, SIZE, TEXT, VALUE, Page, draw_frame
+from analysis.playing.player import Played, Screening, load_player, play_episode
 from analysis.runs import AnalysisError, read_run
-from analysis.video import default_path, main, make_video
+from analysis.video import main, make_video, write_gif
 from meanq.envs import make_env
 from meanq.rng import stream
+from meanq.rundir.layout import Episode
 from tests.envs.test_small_envs import OWN
 from tests.short_runs import SHORT, train, weights
 
@@ -86,7 +87,7 @@ def frames_of(directory: Path, played: Played, step: int) -> Iterator[np.ndarray
     env = make_env(player.config.env, np.random.default_rng(5))
     env.seed(stream(player.config.seed, "evaluation", step, played.index))
     yield env.reset()
-    for action in played.actions:
+    for action in played.actions.tolist():
         yield env.step(action).frame
 
 
@@ -105,11 +106,11 @@ def colours(frame: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["video.mp4", "video.gif"])
 def test_every_state_of_the_recorded_episode_is_shown(minatar: Path, tmp_path: Path, name: str) -> None:
-    video = make_video(minatar, tmp_path / name, first=2)
-    (played,) = video.episodes
+    video = make_video(minatar, tmp_path / name, episode=2)
+    played = video.played
     recorded = last_evaluation(minatar).loc[2]
-    assert (played.episode_return, len(played.actions)) == (recorded["return"], recorded["length"])
-    assert played.value == pytest.approx(recorded["value"], rel=1e-6)
+    assert (played.rewards.sum(), len(played.actions)) == (recorded["return"], recorded["length"])
+    assert played.q[0].mean(0).max() == pytest.approx(recorded["value"], rel=1e-6)
     assert video.as_recorded
     states = len(played.actions) + 1
     assert video.fps == 10 and video.pictures == states + 10  # the last one stays for a second
@@ -130,9 +131,8 @@ def test_every_state_of_the_recorded_episode_is_shown(minatar: Path, tmp_path: P
 @pytest.mark.parametrize("name", ["video.mp4", "video.gif"])
 def test_the_same_run_gives_the_same_bytes(chain: Path, tmp_path: Path, name: str) -> None:
     for part in ("a", "b"):
-        make_video(chain, tmp_path / part / name, count=2, seconds=2)
+        make_video(chain, tmp_path / part / name, seconds=2)
     assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    assert [path.name for path in (tmp_path / "a").iterdir()] == [name], "nothing unfinished is left behind"
 
 
 def test_the_return_that_followed_and_the_true_value(chain: Path) -> None:
@@ -140,55 +140,48 @@ def test_the_return_that_followed_and_the_true_value(chain: Path) -> None:
     recorded = last_evaluation(chain)
     discount = player.config.algo.discount
     starts = set()
-    for played in play_evaluation(player, range(3)):
+    for played in [play_episode(player, i) for i in range(3)]:
         expected = [
             sum(discount ** (i - t) * played.rewards[i] for i in range(t, len(played.rewards)))
             for t in range(len(played.rewards))
         ]
-        np.testing.assert_allclose(played.returns_to_go(discount, clip=False), expected, rtol=1e-9)
-        clipped = sum(discount**i * max(-1.0, min(1.0, reward)) for i, reward in enumerate(played.rewards))
-        assert played.returns_to_go(discount, clip=True)[0] == pytest.approx(clipped)
+        np.testing.assert_allclose(played.realised, expected, rtol=1e-9)
         assert expected[0] == pytest.approx(recorded.loc[played.index, "discounted_return"])
         env = make_env(player.config.env, np.random.default_rng(0))
         truth = env.all_true_q(discount).max(1)  # type: ignore[attr-defined]
         *frames, _ = frames_of(chain, played, 80)
-        assert played.true_values == [truth[frame.argmax()] for frame in frames]
-        assert [q.shape for q in played.q] == [(5, 2)] * len(played.actions)
-        assert [int(q.mean(0).argmax()) for q in played.q] == played.actions
+        np.testing.assert_array_equal(played.true_values, [truth[frame.argmax()] for frame in frames])
+        assert played.q.shape == (len(played.actions), 5, 2)
+        np.testing.assert_array_equal(played.q.mean(1).argmax(-1), played.actions)
         starts.add(int(frames[0].argmax()))
     assert len(starts) > 1, "episodes that differ"
 
 
 def test_atari_shows_every_frame_of_the_emulator(atari: Path, tmp_path: Path) -> None:
-    video = make_video(atari, tmp_path / "video.mp4", first=1)
-    (played,) = video.episodes
-    recorded = last_evaluation(atari).loc[1]
-    assert (played.episode_return, len(played.actions)) == (
-        recorded["return"],
-        recorded["length"],
-    ) and video.as_recorded
+    video = make_video(atari, tmp_path / "video.mp4", episode=1)
+    played, recorded = video.played, last_evaluation(atari).loc[1]
+    assert (played.rewards.sum(), len(played.actions)) == (recorded["return"], recorded["length"])
+    assert video.as_recorded
     player = load_player(read_run(atari))
     pictures = list(Screening(player).pictures(played))
-    assert [picture.t for picture in pictures] == [t for t in range(len(played.actions)) for _ in range(4)] + [
-        len(played.actions)
-    ]
+    steps = len(played.actions)
+    assert [t for t, _ in pictures] == [t for t in range(steps) for _ in range(4)] + [steps]
     # An emulator that skips frames shows the same screen after each step.
     env = make_env(player.config.env, np.random.default_rng(5))
     env.seed(stream(player.config.seed, "evaluation", 80, 1))
     env.reset()
     screens = [env.render()]
-    for action in played.actions:
+    for action in played.actions.tolist():
         env.step(action)
         screens.append(env.render())
-    for picture, screen in zip(pictures[::4], screens, strict=True):
-        np.testing.assert_array_equal(picture.rgb, screen)
-    assert any((a.rgb != b.rgb).any() for a, b in zip(pictures[1::4], pictures[::4], strict=False))  # type: ignore
+    for (_, rgb), screen in zip(pictures[::4], screens, strict=True):
+        np.testing.assert_array_equal(rgb, screen)
+    assert any((a != b).any() for (_, a), (_, b) in zip(pictures[1::4], pictures[::4], strict=False))
     _, images = read_mp4(tmp_path / "video.mp4")
     assert video.fps == 60 and len(images) == len(pictures) + 60
-    for picture, image in zip(pictures, images, strict=False):
-        assert picture.rgb is not None
+    for (_, rgb), image in zip(pictures, images, strict=False):
         shown = image[44:464, 66:386].astype(float)  # 160x210, twice as large, in the middle of its place
-        doubled = picture.rgb.repeat(2, 0).repeat(2, 1)
+        doubled = rgb.repeat(2, 0).repeat(2, 1)
         assert np.abs(shown - doubled).mean() < 4, "lossy, and colours at half the resolution"
 
 
@@ -199,35 +192,33 @@ def test_a_game_that_ends_between_two_steps(atari: Path) -> None:
     env = make_env(player.config.env, np.random.default_rng(5))
     env.seed(stream(player.config.seed, "evaluation", player.step, 7))
     env.reset()
-    played, generator, acts = Played(7), np.random.default_rng(0), 0
-    while not played.terminal:
+    actions, rewards, generator, acts, over = [], [], np.random.default_rng(0), 0, False
+    while not over:
         action = int(generator.integers(env.num_actions))
         before = env.state_dict()["frames"]
         outcome = env.step(action)
-        played.actions.append(action)
-        played.rewards.append(outcome.reward)
-        played.terminal = outcome.terminal
+        actions.append(action)
+        rewards.append(outcome.reward)
+        over = outcome.terminal
         acts += env.state_dict()["frames"] - before
-    assert played.episode_return > 0 and acts % 4 != 0, "else it is another test"
+    assert sum(rewards) > 0 and acts % 4 != 0, "else it is another test"
+    empty = np.array([])
+    played = Played(7, np.array(actions), np.array(rewards), empty, empty, empty, True, Episode())
     pictures = list(Screening(player).pictures(played))
-    assert len(pictures) == acts + 1 and pictures[-1].t == len(played.actions)
+    assert len(pictures) == acts + 1 and pictures[-1][0] == len(actions)
     played.rewards[-2] += 1
     with pytest.raises(AnalysisError, match="lead elsewhere"):
         list(Screening(player).pictures(played))
 
 
 def test_gymnasium_draws_itself(cart_pole: Path, tmp_path: Path) -> None:
-    video = make_video(cart_pole, tmp_path / "video.mp4", count=3, seconds=0)
+    video = make_video(cart_pole, tmp_path / "video.mp4", episode=2)
     assert video.as_recorded and not video.notes
-    assert [played.episode_return for played in video.episodes] == last_evaluation(cart_pole)["return"].tolist()
-    player = load_player(read_run(cart_pole))
-    screening = Screening(player)
-    for played in video.episodes:
-        pictures = list(screening.pictures(played))
-        assert len(pictures) == len(played.actions) + 1
-        assert {picture.rgb.shape for picture in pictures if picture.rgb is not None} == {(400, 600, 3)}
-        assert len({picture.rgb.tobytes() for picture in pictures if picture.rgb is not None}) > 3
-    assert video.pictures == sum(len(played.actions) + 1 for played in video.episodes) + 3 * 50
+    played = video.played
+    assert played.rewards.sum() == last_evaluation(cart_pole).loc[2, "return"]
+    pictures = [rgb for _, rgb in Screening(load_player(read_run(cart_pole))).pictures(played)]
+    assert {rgb.shape for rgb in pictures} == {(400, 600, 3)} and len({rgb.tobytes() for rgb in pictures}) > 3
+    assert video.pictures == len(pictures) + 50 == len(played.actions) + 1 + 50
 
 
 def test_what_gymnasium_cannot_draw_is_shown_as_numbers(
@@ -254,9 +245,9 @@ def test_frames_without_a_picture() -> None:
     assert [tuple(colour) == tuple(middles[0]) for colour in middles] == [True, True, False, True]
 
 
-def pixels_of(image: Image.Image, colour: str, left: int, top: int) -> np.ndarray:
+def pixels_of(image: np.ndarray, colour: str, left: int, top: int) -> np.ndarray:
     """The places [n, 2], as (y, x), right of and below the given one that have this very colour."""
-    found = (np.asarray(image)[top:, left:] == list(bytes.fromhex(colour[1:]))).all(-1)
+    found = (image[top:, left:] == list(bytes.fromhex(colour[1:]))).all(-1)
     return np.argwhere(found) + np.array([top, left])
 
 
@@ -267,14 +258,14 @@ def test_values_are_drawn_where_they_are() -> None:
     taken = np.arange(steps) % 2
     q = np.zeros((steps, 2, 2))
     q[np.arange(steps), :, taken] = value[:, None] + spread[:, None] * [-1, 1]
-    story = Story("title", ["a", "b"], taken, q, np.arange(steps + 1.0), value[::-1] + 0.5, None, steps, True)
-    np.testing.assert_allclose(story.values, value)
-    page, game = Page(story), Image.new("RGB", (10, 10))
+    realised, game = value[::-1] + 0.5, np.zeros((10, 10, 3))
+    played = Played(0, taken, np.ones(steps), realised, q, np.array([]), True, Episode())
+    page = Page("title", ["a", "b"], played, steps, game)
     images = [page.draw(t, game) for t in range(steps + 1)]
-    blue, orange, black = _VALUE, _REALISED, "#202020"
+    blue, orange = VALUE, REALISED
     heights, places = {blue: [], orange: []}, []
     for image in images[:steps]:
-        x = int(np.median(pixels_of(image, black, 60, 520)[:, 1]))  # of the line that says where we are
+        x = int(np.median(pixels_of(image, TEXT, 70, 520)[:, 1]))  # of the line that says where we are
         places.append(x)
         for colour, found in heights.items():
             dot = pixels_of(image, colour, x - 2, 500)
@@ -283,32 +274,29 @@ def test_values_are_drawn_where_they_are() -> None:
     assert (np.diff(heights[blue]) < 0).all() and (np.diff(heights[orange]) > 0).all(), "up is less"
     assert heights[blue][4] == pytest.approx(heights[orange][1], abs=2), "both are 3"
     assert heights[blue][2] == pytest.approx(heights[orange][3], abs=2), "both are 2"
-    rows = [pixels_of(image, "#f0f0f0", 464, 130)[:, 0].min() for image in images[:steps]]
+    rows = [pixels_of(image, CHOSEN, 464, 130)[:, 0].min() for image in images[:steps]]
     assert rows[0] == rows[2] == rows[4] < rows[1] == rows[3], "the action taken is marked"
-    wide = [np.ptp(pixels_of(image, "#56b4e9", 464, 130)[:, 1]) for image in images[:steps]]
+    wide = [np.ptp(pixels_of(image, MEMBER, 464, 130)[:, 1]) for image in images[:steps]]
     assert wide[2] > wide[0] + 20, "members that disagree lie apart"
 
 
-def test_long_episodes_are_cut_and_not_played_to_their_end(tmp_path: Path) -> None:
+def test_long_episodes_are_cut(tmp_path: Path) -> None:
     directory = train(
         tmp_path / "runs", "threads=1", "env=chain", "env.options.slip=0.5", "env.options.length=60",
-        "env.options.max_steps=220", "algo.discount=0.9", *FEW,
+        "env.options.max_steps=220", *FEW,
     ).directory  # fmt: skip
     lengths = last_evaluation(directory)["length"]
     assert lengths[0] > 200, "else there is nothing to cut"
     video = make_video(directory, tmp_path / "video.mp4", seconds=5)
-    (played,) = video.episodes
     assert video.pictures == 5 * 4 + 4 and len(read_mp4(tmp_path / "video.mp4")[1]) == 24
-    assert not played.over and len(played.actions) == 20 + 132  # 0.9 ** 132 is about a millionth
-    assert video.as_recorded and any("--seconds" in note for note in video.notes)
-    whole = play_evaluation(load_player(read_run(directory)), [0])[0]
-    np.testing.assert_allclose(
-        played.returns_to_go(0.9, clip=False)[:20], whole.returns_to_go(0.9, clip=False)[:20], atol=1e-5
-    )
-    video = make_video(directory, tmp_path / "video.gif", seconds=0, fps=100)
-    assert video.episodes[0].over and video.pictures == lengths[0] + 1 + 100
-    durations, _ = read_gif(tmp_path / "video.gif")
-    assert sum(durations) == pytest.approx(10 * video.pictures, abs=40) and min(durations) >= 40
+    assert video.as_recorded and len(video.played.actions) == lengths[0]
+    assert any(f"the first 20 of {lengths[0]} steps are shown (--seconds)" in note for note in video.notes)
+
+
+def test_a_gif_keeps_the_speed_and_leaves_out_pictures(tmp_path: Path) -> None:
+    write_gif(tmp_path / "video.gif", (np.full((8, 8, 3), i, np.uint8) for i in range(120)), fps=60)
+    durations, images = read_gif(tmp_path / "video.gif")
+    assert sum(durations) == 2000 and min(durations) >= 40 and len(images) == 40
 
 
 def test_a_video_changes_nothing_in_the_run_s_directory(
@@ -321,9 +309,7 @@ def test_a_video_changes_nothing_in_the_run_s_directory(
     monkeypatch.chdir(tmp_path)
     video = make_video(minatar, seconds=1)
     assert contents() == before
-    assert video.path == default_path(read_run(minatar)) and [path.name for path in tmp_path.iterdir()] == [
-        video.path.name
-    ]
+    assert [path.name for path in tmp_path.iterdir()] == [video.path.name]
     assert video.path.name.startswith("minatar_seaquest_meanq_") and video.path.name.endswith("_seed_0.mp4")
 
 
@@ -363,10 +349,10 @@ def test_the_newest_checkpoint_plays_where_a_run_is_not_finished(minatar: Path, 
     video = make_video(run, tmp_path / "newest.mp4", seconds=1)
     assert video.as_recorded and any("not finished" in note and "240" in note for note in video.notes)
     # The one before is that of step 120, at which the run was evaluated as well.
-    video = make_video(minatar, tmp_path / "earlier.mp4", checkpoint=120, count=4)
-    table = pd.read_csv(minatar / "evaluations.csv").query("step == 120")
+    video = make_video(minatar, tmp_path / "earlier.mp4", checkpoint=120)
+    table = pd.read_csv(minatar / "evaluations.csv").query("step == 120").set_index("episode")
     assert video.as_recorded and not any("not finished" in note for note in video.notes)
-    assert [len(played.actions) for played in video.episodes] == table["length"].tolist()
+    assert len(video.played.actions) == table.loc[0, "length"]
     assert "(it has: 120, 240)" in refusal(run, "--checkpoint", "100")
 
 
@@ -375,7 +361,7 @@ def test_a_checkpoint_between_two_evaluations_has_nothing_to_be_compared_with(mi
     table = pd.read_csv(run / "evaluations.csv")
     table[table["step"] == 120].to_csv(run / "evaluations.csv", index=False)
     video = make_video(run, tmp_path / "video.mp4", seconds=1)
-    assert not video.as_recorded and any("no evaluation at step 240" in note for note in video.notes)
+    assert not video.as_recorded and any("no such episode at step 240" in note for note in video.notes)
 
 
 def test_a_damaged_checkpoint_is_one_line(minatar: Path, tmp_path: Path) -> None:
@@ -384,7 +370,7 @@ def test_a_damaged_checkpoint_is_one_line(minatar: Path, tmp_path: Path) -> None
     (run / "checkpoint").mkdir()
     for path in (minatar / "checkpoint").iterdir():
         (run / "checkpoint" / path.name).write_bytes(path.read_bytes()[:-100])
-    assert "checkpoint cannot be read" in refusal(run)
+    assert "weights cannot be read" in refusal(run)
 
 
 def test_other_weights_are_noticed(minatar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -393,15 +379,11 @@ def test_other_weights_are_noticed(minatar: Path, tmp_path: Path, capsys: pytest
     save_file(changed, run / "weights.safetensors")
     main([str(run), "--out", str(tmp_path / "video.mp4"), "--seconds", "1"])
     said = capsys.readouterr()
-    assert "4 of 4 episodes are not as in evaluations.csv at step 240" in said.err
-    assert "episode 0: value " in said.err and " recorded" in said.err
+    assert "1 of 1 greedy episodes are not as in evaluations.csv at step 240" in said.err
     assert "as in evaluations.csv" not in said.out
     changed["value.bias"] = torch.zeros(2, 3)
     save_file(changed, run / "weights.safetensors")
     assert "value.bias is (2, 3) not " in refusal(run)
-    changed["value.bias"] = weights(minatar)["value.bias"] * float("nan")
-    save_file(changed, run / "weights.safetensors")
-    assert "value.bias is not a finite number" in refusal(run)
 
 
 class Malicious:
@@ -423,7 +405,7 @@ def test_a_pickle_in_place_of_weights_is_not_executed(minatar: Path, tmp_path: P
     torch.save({"hidden.bias": Malicious(trace)}, tmp_path / "torch")
     for data in (content, (tmp_path / "torch").read_bytes()):
         (run / "weights.safetensors").write_bytes(data)
-        assert "cannot be read as weights" in refusal(run)
+        assert "weights cannot be read" in refusal(run)
     assert not trace.exists()
 
 
@@ -436,7 +418,6 @@ def test_a_pickle_in_place_of_weights_is_not_executed(minatar: Path, tmp_path: P
         ({"algo__atoms": 1}, "algo.atoms=1"),
         ({"network__hidden": 10**12}, "its weights are not those of its config.yaml"),
         ({"env__options": {"lenght": 3}}, "env.options"),
-        ({"env__name": "${oc.env:HOME}"}, "env.name refers to something else"),
         ({"env__kind": "os.system", "env__id": "touch executed"}, "env.kind=os.system names code outside meanq"),
         ({"env__kind": "gymnasium", "env__id": "evil:Game-v0", "env__options": {}}, "env.id=evil:Game-v0 names code"),
         ({"env__id": "../../../../evil"}, "no such MinAtar game"),
@@ -469,21 +450,21 @@ def test_an_environment_of_one_s_own_plays_where_it_is_trusted(tmp_path: Path) -
     directory = train(tmp_path / "runs", "threads=1", *OWN, *options).directory
     assert "--trust" in refusal(directory)
     video = make_video(directory, tmp_path / "video.mp4", trust=True)
-    assert video.as_recorded and video.episodes[0].episode_return == 21 and video.pictures == 8 + 10
+    assert video.as_recorded and video.played.rewards.sum() == 21 and video.pictures == 8 + 10
 
 
 def test_mistakes_are_one_line(minatar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no config.yaml" in refusal(tmp_path)
-    assert f"below it there is {minatar}" in refusal(minatar.parent)
+    assert "is not the directory of a run, .../seed_<n>" in refusal(minatar.parent)
     assert "is not the directory of a run" in refusal(tmp_path / "nothing")
     assert "ends in .mp4 or .gif" in refusal(minatar, "--out", str(tmp_path / "video.avi"))
-    assert "has 4 episodes" in refusal(minatar, "--episode", "3", "--episodes", "2")
+    assert "has 4 episodes" in refusal(minatar, "--episode", "4")
     (tmp_path / "file").touch()
     assert "cannot be written" in refusal(minatar, "--out", str(tmp_path / "file" / "video.mp4"))
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     assert "pip install 'meanq[video]'" in refusal(minatar)
     with pytest.raises(AnalysisError, match=r"config\.yaml"):
-        make_video(copied(minatar, tmp_path / "seed_1", algo=None), tmp_path / "video.mp4")
+        make_video(copied(minatar, tmp_path / "seed_1", algo=None), tmp_path / "video.gif")
 
 
 def test_help_is_quick() -> None:
@@ -495,4 +476,4 @@ def test_help_is_quick() -> None:
         "print([name for name in heavy if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "--episodes" in result.stdout and result.stdout.strip().endswith("[]"), result.stderr
+    assert "--episode " in result.stdout and result.stdout.strip().endswith("[]"), result.stderr
