@@ -8,7 +8,7 @@ import dataclasses
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import gymnasium
@@ -26,7 +26,7 @@ from meanq.config.checks import from_omegaconf
 from meanq.config.errors import ConfigError
 from meanq.config.extensions import ENVIRONMENTS
 from meanq.config.fields import is_identity
-from meanq.config.schema import Config
+from meanq.config.schema import Config, EnvConfig, HyperparametersConfig
 from meanq.envs import make_env
 from meanq.learning.agent import Agent
 from meanq.learning.build import make_network, weight_shapes
@@ -100,6 +100,9 @@ def load_player(run: Run, checkpoint: int | None = None, trust: bool = False) ->
 
 def _typed_config(stored: Mapping[str, Any], trust: bool) -> Config:
     content = {name: value for name, value in stored.items() if is_identity(name)}
+    # Acting depends on no block of an algorithm family; one that is newer than the run takes the values of another.
+    env, families = stored["env"], [f.name for f in fields(EnvConfig) if f.type is HyperparametersConfig]
+    content["env"] = dict.fromkeys(families, next((env[name] for name in families if name in env), {})) | env
     merged = OmegaConf.merge(OmegaConf.structured(Config), content, _HERE)
     foreign_id = merged.env.kind == "gymnasium" and ":" in merged.env.id
     for name, foreign in (("kind", merged.env.kind not in ENVIRONMENTS), ("id", foreign_id)):

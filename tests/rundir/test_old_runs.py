@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
+from analysis.evaluate import evaluate
 from analysis.runs import read_runs
 from meanq import run
 from meanq.config.errors import ConfigError
@@ -174,3 +175,11 @@ def test_options_of_environments_have_declared_defaults_too(tmp_path: Path) -> N
     assert differences(directory, compose_run(tmp_path / "again", *words)) == []
     config = compose_run(tmp_path / "again", *words, "env.options.resize=linear")
     assert differences(directory, config) == ["env.options.resize: area -> linear"]
+
+
+@pytest.mark.parametrize("name", ["finished", "interrupted"])
+def test_an_old_agent_still_plays(name: str) -> None:
+    """Its configuration lacks blocks of families that were added later."""
+    (run,) = read_runs([OLD / name]).runs
+    table = evaluate(run, episodes=2, epsilon=None, trust=False, notes=[])
+    assert "greedy" in set(table["protocol"]) and np.isfinite(table["return"]).all()
