@@ -7,6 +7,7 @@ from torch import Tensor
 
 from meanq.config.schema import Config
 from meanq.launching.plan import plan, register_schema
+from meanq.mirrors.process import make_mirror
 from meanq.rundir.layout import Episode
 from meanq.training.session import Progress, Session
 
@@ -53,7 +54,7 @@ def compose_run(root: Path, *overrides: str) -> Config:
 
 def make_run(root: Path, *overrides: str) -> Session:
     """A run that has not begun."""
-    return Session(compose_run(root, *overrides))
+    return Session(compose_run(root, *overrides), make_mirror=make_mirror)
 
 
 def train(root: Path, *overrides: str) -> Session:

@@ -127,7 +127,7 @@ def test_wandb_is_not_even_imported_by_training(tmp_path: Path) -> None:
     script = (
         "import sys\n"
         "hooks = sys.excepthook, sys.exit, sys.stdout\n"
-        "from tests.training import SHORT, train\n"
+        "from tests.short_runs import SHORT, train\n"
         f"train({str(tmp_path)!r}, *SHORT, 'logger=wandb', 'logger.finish_seconds=120')\n"
         "assert hooks == (sys.excepthook, sys.exit, sys.stdout)\n"
         "assert 'wandb' not in sys.modules\n"

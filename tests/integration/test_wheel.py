@@ -1,5 +1,6 @@
 """The built wheel works without the checkout: a sweep, its status and its report from an empty directory."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -36,7 +37,8 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(program: Path, *arguments: str, at: Path) -> str:
-    done = subprocess.run([program, *arguments], cwd=at, capture_output=True, text=True, timeout=300)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([program, *arguments], cwd=at, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -181,5 +181,5 @@ def test_options_of_environments_have_declared_defaults_too(tmp_path: Path) -> N
 def test_an_old_agent_still_plays(name: str) -> None:
     """Its configuration lacks blocks of families that were added later."""
     (run,) = read_runs([OLD / name]).runs
-    table = evaluate(run, episodes=2, epsilon=None, trust=False, notes=[])
-    assert "greedy" in set(table["protocol"]) and np.isfinite(table["return"]).all()
+    rows = evaluate(run, episodes=2, epsilon=None, trust=False, notes=[])
+    assert "greedy" in {row["protocol"] for row in rows} and np.isfinite([row["return"] for row in rows]).all()
