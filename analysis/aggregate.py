@@ -189,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if getattr(options, name) < least:
             parser.error(f"--{name} {getattr(options, name)}: write {least} or more")
     found = read_runs(options.runs)
-    scores = collect(found, options.at, named_labels(options.labels or "", found.labels))
+    scores = collect(found, options.at, named_labels(options.labels or ""))
     say([*found.messages(), *scores.notes])
     how = {"repetitions": options.repetitions, "seed": options.seed}
     steps = ", ".join(f"{env} ({step})" for env, step in scores.steps.items())

@@ -16,8 +16,8 @@ from meanq.metrics.registry import OVER_RUNS, PER_RUN, Metric, shown_in
 NAN = float("nan")
 
 
-def late_table(found: RunSet, metrics: Metrics) -> pd.DataFrame:
-    """A row per game and label that has been evaluated, labels in the order of legends.
+def late_table(found: RunSet, metrics: Metrics, shown: Sequence[Metric] | None = None) -> pd.DataFrame:
+    """A row per game and label that has been evaluated, labels in the order of legends; `shown`: columns.
 
     `step`: how far training has come, by the label's furthest run. `not_alike` names games where labels differ in it.
     Metrics per run (return, bias): means over the runs that have every evaluation in the last quarter, with Student's
@@ -37,9 +37,9 @@ def late_table(found: RunSet, metrics: Metrics) -> pd.DataFrame:
         window = part[part["step"] > LATE * last]
         row: dict[str, Any] = {"game": env, "label": label, "step": last, "runs": 0}
         ends = _member_interval(groups[env, label], LATE * last)
-        for metric in shown_in("late"):
+        for metric in shown_in("late") if shown is None else shown:
             rows_of_metric = window[window["metric"] == metric.name]
-            if metric.scope == PER_RUN:
+            if metric.scope == PER_RUN and not metric.once:
                 means = _means_of_runs(rows_of_metric, last if metric.cumulative else None)
                 row[metric.column] = means.mean() if len(means) else NAN
                 interval = [*student_interval(means)] if len(means) > 1 else [NAN, NAN]

@@ -21,8 +21,9 @@ tune and asks for more from fewer runs; a fixed threshold would either forbid ga
 
 import argparse
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -30,19 +31,9 @@ import pandas as pd
 
 from analysis.console import command, say, write_out
 from analysis.intervals import clearly_positive
-from analysis.runs import EVALUATION_COLUMNS, AnalysisError, Run, RunSet, read_runs
+from analysis.runs import AnalysisError, Run, RunSet, read_runs
+from meanq.metrics import registry
 from meanq.metrics.definitions import BIASES, DEFAULT_BIAS, Decomposition, steps_to_reference
-from meanq.metrics.registry import (
-    EVALUATIONS,
-    METRICS,
-    OVER_RUNS,
-    PER_GROUP,
-    PER_RUN,
-    TRAINING,
-    Metric,
-    tabulated,
-)
-from meanq.metrics.run_data import RunData
 
 COLUMNS = ["env", "algo", "group", "step", "metric", "value", "n"]
 GROUP_SIZE = 5
@@ -53,53 +44,42 @@ _Rows = Iterator[tuple[str, int, str, float, int]]  # group, step, metric, value
 
 @dataclass
 class Metrics:
-    """The tidy table, and what a reader of it has to know."""
+    """The tidy table, and notes that a reader of it has to know."""
 
     table: pd.DataFrame
-    ratios: int = 0  # of statistics to the normalised return
-    undefined: int = 0  # of them, because the return is not clearly above zero
-    unevaluated: int = 0  # of them, because there is no evaluation at that step
     notes: list[str] = field(default_factory=list)
-
-    def messages(self) -> list[str]:
-        """One line each."""
-        reasons = {
-            "defined, because it is not clearly above zero": self.undefined,
-            "known, because a run has no evaluation at that step": self.unevaluated,
-        }
-        ratios = f"of {self.ratios} ratios to normalised performance are not"
-        said = [f"{count} {ratios} {reason}; left empty" for reason, count in reasons.items() if count]
-        return said + self.notes
 
 
 def compute(found: RunSet, biases: Iterable[str] = tuple(BIASES)) -> Metrics:
     """Every metric of every group of runs; of the kinds of bias, these."""
     left_out = {f"bias_{kind}" for kind in BIASES} - {f"bias_{kind}" for kind in biases}
     rows: list[tuple[object, ...]] = []
-    metrics = Metrics(pd.DataFrame(columns=COLUMNS))
+    notes = []
     for (env, label), runs in found.groups().items():
         groups = split(runs)
-        of_label = [*_per_run(runs, left_out), *_per_group(groups, metrics), *_over_runs(runs)]
+        of_label = [*_per_run(runs, left_out), *_per_group(groups), *_over_runs(runs)]
         rows += [(env, label, *row) for row in of_label]
         left_over = len(runs) - sum(map(len, groups))
         if left_over:
-            metrics.notes.append(f"{env}, {label}: {left_over} of {len(runs)} runs are in no group of {GROUP_SIZE}")
-    metrics.table = pd.DataFrame(rows, columns=COLUMNS)
-    metrics.notes += _unequal_groups(found)
-    return metrics
+            notes.append(f"{env}, {label}: {left_over} of {len(runs)} runs are in no group of {GROUP_SIZE}")
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    return Metrics(table, [*_about_groups(table[table["group"].str.startswith("group_")]), *notes])
 
 
-def _unequal_groups(found: RunSet) -> Iterator[str]:
-    """Games whose labels have std and gap of different numbers of runs."""
-    for env in found.envs:
-        sizes: dict[int, list[str]] = {}
-        for (_, label), runs in ((key, runs) for key, runs in found.groups().items() if key[0] == env):
-            last = max(_probed_steps(runs), default=0)
-            sizes.setdefault(len(_probes_at(split(runs)[0], last)), []).append(label)
-        compared = [f"{size} runs: {', '.join(labels)}" for size, labels in sorted(sizes.items()) if size > 1]
-        if len(compared) > 1:
+def _about_groups(rows: pd.DataFrame) -> Iterator[str]:
+    """Note ratios without a value, and games whose labels have std and gap of different numbers of runs."""
+    ratios = rows[rows["metric"].isin([metric.name for metric in registry.METRICS.values() if metric.ratio_of])]
+    empty = ratios["value"].isna().sum()
+    if empty:
+        why = "because it is not clearly above zero, or a run has no evaluation at that step"
+        yield f"{empty} of {len(ratios)} ratios to normalised performance are not defined, {why}; left empty"
+    first = rows[(rows["metric"] == "std") & (rows["group"] == "group_0")]
+    last = first.groupby(["env", "algo"], as_index=False)["n"].last()
+    for env, labels in last.groupby("env"):
+        sizes = [f"{size} runs: {', '.join(part['algo'])}" for size, part in labels.groupby("n")]
+        if len(sizes) > 1:
             why = "std and gap grow with the number of runs, so at the last probes they are not comparable"
-            yield f"{env}: {why} between {'; '.join(compared)}"
+            yield f"{env}: {why} between {'; '.join(sizes)}"
 
 
 def split(runs: Sequence[Run]) -> list[list[Run]]:
@@ -108,15 +88,6 @@ def split(runs: Sequence[Run]) -> list[list[Run]]:
     if len(ordered) < GROUP_SIZE:
         return [ordered]
     return [ordered[i : i + GROUP_SIZE] for i in range(0, len(ordered) - GROUP_SIZE + 1, GROUP_SIZE)]
-
-
-def run_data(run: Run) -> RunData:
-    """A run as metrics want it."""
-    columns = {name: run.evaluations[name].to_numpy(float) for name in EVALUATION_COLUMNS[2:]}
-    data = RunData(run.scores, run.evaluations["step"].to_numpy(), columns, seconds=run.seconds)
-    if run.probes is None:
-        return data
-    return replace(data, probe_step=run.probes.step, q=run.probes.q, true_q=run.probes.true_q)
 
 
 def average_steps_to_reference(found: RunSet, label: str, envs: Sequence[str]) -> dict[int, float]:
@@ -139,69 +110,56 @@ def average_steps_to_reference(found: RunSet, label: str, envs: Sequence[str]) -
 
 
 def _per_run(runs: Sequence[Run], left_out: set[str]) -> _Rows:
-    of_runs = {run.seed: (run, run_data(run)) for run in runs}
-    for metric in tabulated(PER_RUN):
-        if metric.name in left_out:
-            continue
-        by_name: dict[str, dict[int, pd.Series]] = {}
-        for seed, (run, data) in of_runs.items():
-            for name, series in _series(metric, run, data).items():
-                by_name.setdefault(name, {})[seed] = series
-        for name, by_seed in by_name.items():
-            for seed, series in by_seed.items():
-                data = of_runs[seed][1]
-                of_episodes = metric.source == EVALUATIONS and not metric.once
-                counts = data.episode_counts.tolist() if of_episodes else [1] * len(series)
-                for step, value, n in zip(series.index.tolist(), series.tolist(), counts, strict=True):
-                    yield f"seed_{seed}", step, name, value, n
-            table = pd.DataFrame(by_seed)
-            if metric.once and table.isna().any(axis=None):
-                continue  # a mean over the runs that have it would flatter those that do not
-            for step, row in zip(table.index.tolist(), table.to_numpy(), strict=True):
-                yield from _mean_and_std(name, step, row[~np.isnan(row)])
+    by_name: dict[str, dict[int, pd.Series]] = defaultdict(dict)
+    for run in runs:
+        for name, series in _series(run, left_out):
+            by_name[name][run.seed] = series
+    episodes = {run.seed: dict(zip(run.data.steps, run.data.episode_counts, strict=True)) for run in runs}
+    for name, by_seed in by_name.items():
+        metric = registry.METRICS.get(name)  # None: of a layer
+        once = metric is not None and metric.once
+        of_episodes = metric is not None and metric.source == registry.EVALUATIONS and not once
+        for seed, series in by_seed.items():
+            for step, value in zip(series.index.tolist(), series.tolist(), strict=True):
+                yield f"seed_{seed}", step, name, value, episodes[seed][step] if of_episodes else 1
+        table = pd.DataFrame(by_seed)
+        if once and table.isna().any(axis=None):
+            continue  # a mean over the runs that have it would flatter those that do not
+        for step, row in zip(table.index.tolist(), table.to_numpy(), strict=True):
+            yield from _mean_and_std(name, step, row[~np.isnan(row)])
 
 
-def _series(metric: Metric, run: Run, data: RunData) -> dict[str, pd.Series]:
-    """A metric of a run, by step; several names for a metric that each layer has. Empty where it does not apply."""
-    if metric.source == TRAINING:  # at evaluations, so that the table has no more steps than it needs
-        table = run.diagnostics.set_index("step")
-        table = table[table.index.isin(data.steps)]
-        named = [str(name) for name in table if _entry(str(name)) is metric]
-        return {name: table[name].dropna().astype(float) for name in named}
-    found = metric.of_run(data) if len(data.steps) or not metric.once else None
-    if found is None:
-        return {}
-    steps, values = ([data.steps[-1]], [found]) if metric.once else found
-    return {metric.name: pd.Series(values, index=steps, dtype=float)}
+def _series(run: Run, left_out: set[str]) -> Iterator[tuple[str, pd.Series]]:
+    """The metrics of a run by step: those that are computed, and diagnostics at the steps of evaluations."""
+    steps = run.data.steps
+    for metric in registry.tabulated(registry.PER_RUN):
+        skipped = metric.name in left_out or (metric.once and not len(steps))
+        found = None if skipped else metric.of_run(run.data)
+        if found is not None:
+            at, values = (steps[-1:], [found]) if metric.once else found
+            yield metric.name, pd.Series(values, index=at, dtype=float)
+    diagnostics = run.diagnostics[run.diagnostics["step"].isin(steps)].set_index("step")
+    for name in map(str, diagnostics):
+        yield name, diagnostics[name].dropna()
 
 
-def _entry(name: str) -> Metric | None:
-    """The last entry that stands for a name: it is the most special one."""
-    fitting = [metric for metric in METRICS.values() if metric.matches(name)]
-    return fitting[-1] if fitting else None
-
-
-def _per_group(groups: Sequence[Sequence[Run]], tally: Metrics) -> _Rows:
+def _per_group(groups: Sequence[Sequence[Run]]) -> _Rows:
     runs = [run for group in groups for run in group]
     for step in _probed_steps(runs):
         present = [_probes_at(group, step) for group in groups]
         largest = max(map(len, present))
         q = {i: _stack(found) for i, found in enumerate(present) if len(found) > 1}
         scores = {i: _normalised_returns(present[i], step) for i in q}
-        for metric in tabulated(PER_GROUP):
+        for metric in registry.tabulated(registry.PER_GROUP):
             if metric.ratio_of and all(run.scores is None for run in runs):
                 continue
-            statistic = METRICS[metric.ratio_of or metric.name].compute
+            statistic = registry.METRICS[metric.ratio_of or metric.name].compute
             assert statistic is not None
             comparable = []  # statistics of fewer runs are not
             for i in q:
                 value = statistic(q[i])
                 if metric.ratio_of:
-                    defined, unknown = clearly_positive(scores[i]), bool(np.isnan(scores[i]).any())
-                    value = value / scores[i].mean() if defined else NAN
-                    tally.ratios += 1
-                    tally.unevaluated += unknown
-                    tally.undefined += not (defined or unknown)
+                    value = value / scores[i].mean() if clearly_positive(scores[i]) else NAN
                 yield f"group_{i}", step, metric.name, value, len(present[i])
                 if len(present[i]) == largest and not np.isnan(value):
                     comparable.append(value)
@@ -217,7 +175,7 @@ def _over_runs(runs: Sequence[Run]) -> _Rows:
             continue
         probes = present[0][0].probes
         parts = Decomposition.of(_stack(present), None if probes is None else probes.true_q)
-        for metric in tabulated(OVER_RUNS):
+        for metric in registry.tabulated(registry.OVER_RUNS):
             assert metric.compute is not None
             value = metric.compute(parts)
             if value is not None and (len(present) > 1 or not np.isnan(value)):  # of one run, what it can tell
@@ -273,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     found = read_runs(options.runs)
     metrics = compute(found, BIASES if options.bias == "all" else [options.bias])
-    say([*found.messages(), *metrics.messages()])
+    say([*found.messages(), *metrics.notes])
     text = metrics.table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
     if options.out is None:
         sys.stdout.write(text)

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         found = read_runs(options.paths)
         metrics = compute(found)
-        say([*found.messages(), *metrics.messages()])
+        say([*found.messages(), *metrics.notes])
         with writing(options.out):
             drawings = draw_all(found, metrics, options.out, options.only)
     say(f"no {name}: {reason}" for name, reason in drawings.missing.items())

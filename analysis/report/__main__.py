@@ -4,7 +4,7 @@
 
 The page, report/index.html below the first path (or `--out`), opens from disk and needs no network. Hover over curves
 to read them; hide a method or a game and it is hidden everywhere; click a table's head to sort it. What is wrong with
-the runs comes first, and every figure has the commands that make its runs again.
+the runs comes first, the commands that make them again last.
 """
 
 import argparse
@@ -15,7 +15,6 @@ from pathlib import Path
 
 from analysis.console import command, say, writing
 from analysis.metrics import compute
-from analysis.report.page import Section, TableBlock
 from analysis.report.sections import Report
 from analysis.runs import read_runs
 from meanq.metrics.definitions import BIASES, DEFAULT_BIAS
@@ -24,34 +23,6 @@ from meanq.metrics.definitions import BIASES, DEFAULT_BIAS
 def default_directory(path: Path) -> Path:
     """`report`, below a study; beside a run, because a run's directory is its own."""
     return (path.parent if re.fullmatch(r"seed_\d+", path.resolve().name) else path) / "report"
-
-
-def write(report: Report, sections: Sequence[Section], directory: Path) -> Path:
-    """index.html and tables/*.csv; files of an older page that this one does not have are removed."""
-    page = directory / "index.html"
-    older = _files_of(page)
-    (directory / "tables").mkdir(parents=True, exist_ok=True)
-    for section in sections:
-        for block in section.blocks:
-            if isinstance(block, TableBlock) and block.name:
-                frames = {
-                    f"tables/{name}.csv": frame for name, frame in ((block.name, block.frame), *block.behind.items())
-                }
-                block.files = list(frames)
-                for name, frame in frames.items():
-                    frame.to_csv(directory / name, index=False, float_format="%.6g", lineterminator="\n")
-    html = report.render(sections)
-    page.write_text(html, encoding="utf-8")
-    for name in older - _files_of(page):
-        (directory / name).unlink(missing_ok=True)
-    return page
-
-
-def _files_of(page: Path) -> set[str]:
-    """What a page links to."""
-    if not page.is_file():
-        return set()
-    return set(re.findall(r'<a href="((?:tables|figures)/[\w.-]+\.(?:csv|svg|png))"', page.read_text(encoding="utf-8")))
 
 
 @command
@@ -67,9 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     shown += f" --bias {options.bias}" if options.bias != DEFAULT_BIAS else ""
     found = read_runs(options.runs)
     metrics = compute(found, dict.fromkeys([options.bias, DEFAULT_BIAS]))  # the second for figures
+    page = directory / "index.html"
     with writing(directory):
         report = Report(found, metrics, options.bias, directory, shown)
-        page = write(report, report.sections(), directory)
+        page.write_text(report.page(), encoding="utf-8")
     say(report.messages())
     print(f"{page}: {report.size}")
 

@@ -4,7 +4,7 @@ A chart is a game and a metric; a series is a label in it. Numbers are rounded t
 shows, so that the page stays small.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,18 +15,8 @@ from analysis.figures.palette import Style, cited
 from analysis.figures.tables import AVERAGE, Curve, read_curves
 from meanq.metrics.registry import PER_GROUP, PER_RUN, Metric
 
-_MARKERS = {
-    "o": "circle",
-    "s": "square",
-    "^": "triangle-up",
-    "v": "triangle-down",
-    "D": "diamond",
-    "P": "cross",
-    "X": "x",
-    "*": "star",
-    "<": "triangle-left",
-    ">": "triangle-right",
-}
+_SYMBOLS = ("circle", "square", "triangle-up", "triangle-down", "diamond", "cross", "x", "star")
+_MARKERS = dict(zip("os^vDPX*", _SYMBOLS, strict=True)) | {"<": "triangle-left", ">": "triangle-right"}
 _LINE_WIDTH = 2
 
 
@@ -63,18 +53,16 @@ class CurveCharts:
 
     def __init__(self, table: pd.DataFrame, labels: Sequence[str], cited: pd.DataFrame) -> None:
         """table: of figures.tables.curve_table; cited: of its cited_rows."""
-        self._labels = list(labels)
-        self._envs = sorted(set(table["env"]) - {AVERAGE})
+        self._labels, self._cited = labels, cited
+        self._envs = [*sorted(set(table["env"]) - {AVERAGE}), AVERAGE]
         self._curves = read_curves(table)
-        self._cited = cited
 
-    def draw(self, metric: Metric, labels: Iterable[str] | None = None) -> list[Chart]:
+    def draw(self, metric: Metric, labels: Collection[str]) -> list[Chart]:
         """A chart per game that has the metric; of metrics per run, with every run and a band of one std."""
         of = "groups of runs" if metric.scope == PER_GROUP else "runs"
-        wanted = self._labels if labels is None else [label for label in self._labels if label in set(labels)]
         charts = []
-        for env in [*self._envs, AVERAGE]:
-            curves = {label: self._curves.get((env, metric.name, label)) for label in wanted}
+        for env in self._envs:
+            curves = {label: self._curves.get((env, metric.name, label)) for label in self._labels if label in labels}
             drawn = {label: curve for label, curve in curves.items() if curve is not None and curve.drawn}
             series = [_series(label, curve, metric.scope == PER_RUN) for label, curve in drawn.items()]
             if series:

@@ -9,11 +9,10 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from analysis.figures.palette import Style
@@ -23,99 +22,18 @@ WEB = Path(__file__).parent / "web"
 
 
 @dataclass
-class Text:
-    """A paragraph; kind `missing`: why something is not there."""
+class Block:
+    """A part of a section; web/page.html shows it by its kind: text, missing, lines, source, finding, table, figure."""
 
-    text: str
-    kind: str = "text"
-
-
-@dataclass
-class Lines:
-    """A list; style: `problems` or `notes`."""
-
-    lines: Sequence[str]
-    style: str = "notes"
-    kind: ClassVar[str] = "lines"
-
-
-@dataclass
-class Source:
-    """Preformatted text, folded away."""
-
-    title: str
-    text: str
-    kind: ClassVar[str] = "source"
-
-
-@dataclass
-class FindingBlock:
-    """A verdict, and what is behind it."""
-
-    name: str
-    statement: str
-    verdict: str
-    results: list[dict[str, Any]]
-    compared: bool  # otherwise the results say only why not
-    kind: ClassVar[str] = "finding"
-
-
-@dataclass
-class TableBlock:
-    """A sortable table. Rows about a game or a label are hidden with it."""
-
-    name: str  # of its CSV file
-    title: str
-    frame: pd.DataFrame
-    caption: str = ""
+    kind: str
+    text: str = ""  # a paragraph, or the caption of a table or figure
+    title: str = ""
+    name: str = ""
+    lines: Sequence[Any] = ()  # of a list; rows of a table; results of a finding
+    heads: Sequence[dict[str, Any]] = ()  # of the columns of a table
+    rows: Sequence[tuple[str, list[Chart]]] = ()  # of a figure: title and charts, side by side
+    files: Sequence[str] = ()  # beside the page
     folded: bool = False
-    behind: dict[str, pd.DataFrame] = field(default_factory=dict)  # more CSV files, too long to be shown
-    files: list[str] = field(default_factory=list)
-    kind: ClassVar[str] = "table"
-
-    @property
-    def heads(self) -> list[dict[str, Any]]:
-        """Of the columns."""
-        return [{"text": str(name), "number": self._numeric(name)} for name in self.frame.columns]
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """Cells with what they show and, for numbers, what they are sorted by."""
-        numeric = [self._numeric(name) for name in self.frame.columns]
-        rows = []
-        for values in self.frame.itertuples(index=False, name=None):
-            cells = [_cell(value, number) for value, number in zip(values, numeric, strict=True)]
-            row = dict(zip(self.frame.columns, values, strict=True))
-            rows.append({"cells": cells, "env": row.get("game"), "label": row.get("label")})
-        return rows
-
-    def _numeric(self, name: Any) -> bool:
-        return bool(pd.api.types.is_numeric_dtype(self.frame[name]))
-
-
-@dataclass
-class ChartRow:
-    """Charts side by side."""
-
-    title: str
-    charts: list[Chart]
-
-
-@dataclass
-class FigureBlock:
-    """Charts that belong together; `picture`: of one that is not interactive."""
-
-    name: str
-    title: str
-    caption: str
-    rows: list[ChartRow]
-    commands: Sequence[str] = ()
-    files: list[str] = field(default_factory=list)
-    picture: str = ""
-    kind: ClassVar[str] = "figure"
-
-
-Block = Text | Lines | Source | FindingBlock | TableBlock | FigureBlock
 
 
 @dataclass
@@ -124,27 +42,31 @@ class Section:
 
     name: str
     title: str
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[Block]
 
 
-def render(title: str, subtitle: str, sections: Sequence[Section], styles: Mapping[str, Style], envs: Sequence[str],
-           command: str) -> str:  # fmt: skip
+def table(name: str, title: str, frame: pd.DataFrame, caption: str, files: Sequence[str], folded: bool) -> Block:
+    """A sortable table. Rows about a game or a label are hidden with it."""
+    numeric = {name: pd.api.types.is_numeric_dtype(frame[name]) for name in frame}
+    rows = []
+    for row in frame.to_dict("records"):
+        cells = [_cell(value, numeric[name]) for name, value in row.items()]
+        rows.append({"cells": cells, "env": row.get("game"), "label": row.get("label")})
+    heads = [{"text": str(name), "number": number} for name, number in numeric.items()]
+    return Block("table", caption, title, name, lines=rows, heads=heads, files=files, folded=folded)
+
+
+def render(
+    title: str, subtitle: str, sections: Sequence[Section], styles: Mapping[str, Style], envs: Sequence[str]
+) -> str:
     """The whole page. The same input gives the same text."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
-    charts = [
-        chart
-        for section in sections
-        for block in section.blocks
-        if isinstance(block, FigureBlock)
-        for row in block.rows
-        for chart in row.charts
-    ]
+    charts = [chart for section in sections for block in section.blocks for _, row in block.rows for chart in row]
     for number, chart in enumerate(charts):
         chart.number = number
-    drawn = [{"x": c.x, "y": c.y, "of": c.of, "kind": c.kind, "series": c.series, "cited": c.cited} for c in charts]
     library, script = get_plotlyjs(), (WEB / "page.js").read_text()
     environment = Environment(
         loader=FileSystemLoader(WEB), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -157,12 +79,11 @@ def render(title: str, subtitle: str, sections: Sequence[Section], styles: Mappi
         looks=shown,
         envs=envs,
         cited=any(chart.cited for chart in charts),
-        command=command,
         policy=_policy(library, script),
         css=Markup((WEB / "page.css").read_text()),
         library=Markup(library),
         script=Markup(script),
-        data=Markup(as_script_data({"charts": drawn, "looks": looks(styles)})),
+        data=Markup(as_script_data({"charts": [vars(chart) for chart in charts], "looks": looks(styles)})),
     )
 
 
@@ -170,11 +91,6 @@ def as_script_data(data: Any) -> str:
     """JSON that cannot end the script element it stands in, nor begin another or a comment."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def picture(path: Path) -> str:
-    """An SVG file inside the page, as an image: nothing in it can run."""
-    return f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 def _policy(*scripts: str) -> str:
@@ -185,10 +101,9 @@ def _policy(*scripts: str) -> str:
 
 
 def _cell(value: Any, number: bool) -> dict[str, Any]:
-    if not number or isinstance(value, bool | np.bool_):
-        return {"text": "" if value is None else str(value), "number": None}
-    if pd.isna(value):
-        return {"text": "", "number": None}
+    """What it shows and, for a number, what it is sorted by."""
+    if not number or pd.isna(value):
+        return {"text": "" if number or value is None else str(value), "number": None}
     return {"text": shown_number(float(value)), "number": f"{value:.10g}"}
 
 

@@ -30,7 +30,7 @@ def collect(paths: Sequence[Path], out: Path, scale: str | None, figures: Sequen
     scores, about_scores = _scores(found, notes)
     late = late_table(found, metrics)
     skipped = [f"skipped {problem}" for problem in new.problems]
-    notes = [*skipped, *metrics.messages(), *not_alike(late), *notes]
+    notes = [*skipped, *metrics.notes, *not_alike(late), *notes]
     about = {**provenance(found, [*paths, out / store.RUNS], scale, notes), "scores": about_scores}
     tables = {"late": late, "findings": as_table(findings), "scores": scores}
     tables = {name: table for name, table in tables.items() if len(table)}

@@ -6,20 +6,57 @@ the documentation.
 
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from meanq.metrics import definitions
 from meanq.metrics.definitions import BIASES, LATE
-from meanq.metrics.run_data import Curve, RunData
 
 PER_RUN, PER_GROUP, OVER_RUNS = "per run", "per group", "over runs"
 EVALUATIONS, PROBES, TRAINING, TIMINGS = "evaluations.csv", "probes.npz", "training.csv", "timings.csv"
 # Sections of the W&B dashboard.
 PAPER, VALUES, LEARNING = "The paper's four metrics", "Values at initial states", "Training"
+
+Curve = tuple[np.ndarray, np.ndarray]  # steps [T], values [T]
+
+
+@dataclass(frozen=True)
+class RunData:
+    """Evaluated episodes and probes of a run."""
+
+    scores: tuple[float, float] | None  # random and reference, see `definitions.normalising_scores`
+    step: np.ndarray  # [N], ascending, of each evaluated episode
+    episodes: Mapping[str, np.ndarray]  # [N] each: the columns of evaluations.csv
+    probe_step: np.ndarray = field(default_factory=lambda: np.empty(0, int))  # [T]
+    q: np.ndarray | None = None  # [T, P, K, A] at the probe states; None without probes
+    true_q: np.ndarray | None = None  # [P, A], where the environment knows it
+    seconds: float = math.nan  # wall-clock time of training
+
+    @property
+    def steps(self) -> np.ndarray:
+        """Of the evaluations, [T]."""
+        return self._means[0]
+
+    @property
+    def episode_counts(self) -> np.ndarray:
+        """Of each evaluation, [T]."""
+        return self._means[1]
+
+    def mean(self, column: str) -> np.ndarray:
+        """Over the episodes of each evaluation, [T]."""
+        return self._means[2][column]
+
+    def probed(self, values: np.ndarray) -> Curve:
+        """A number per probe as a curve, NaN where it is not finite."""
+        return self.probe_step, np.where(np.isfinite(values), values, np.nan)
+
+    @cached_property
+    def _means(self) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        return definitions.episode_means(self.step, self.episodes)
 
 
 @dataclass(frozen=True)
@@ -66,10 +103,6 @@ class Metric:
     def is_in(self, place: str) -> bool:
         """Whether a figure or table shows it."""
         return place in self.shown.split()
-
-    def matches(self, name: str) -> bool:
-        """Whether the entry stands for this name."""
-        return re.fullmatch(re.sub(r"<\w+>", r"\\w+", self.name), name) is not None
 
 
 # --- computing metrics of a run -------------------------------------------------------------------------------------
@@ -182,7 +215,7 @@ _ENTRIES = [
     Metric("auc", "AUC", "mean height of the learning curve up to this step",
            lambda run: _area((run.steps, run.mean("return"))), unit="score", cumulative=True, shown="summary"),
     Metric("normalised_auc", "normalised AUC", "mean height of the curve of normalised returns up to this step",
-           lambda run: _area(_normalised_return(run)), unit="normalised", head="AUC", cumulative=True,
+           lambda run: _area(_normalised_return(run)), unit="normalised", cumulative=True,
            shown="summary"),
     Metric("bias_clipped", "bias of V(s0)",
            "V(s0) minus the discounted return of rewards as learned from (clipped on Atari): the paper's bias",

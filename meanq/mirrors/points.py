@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from meanq.metrics.definitions import normalising_scores
-from meanq.metrics.registry import METRICS
-from meanq.metrics.run_data import RunData
+from meanq.metrics.registry import METRICS, RunData
 from meanq.rundir.layout import EVALUATIONS, TIMINGS, TRAINING
 from meanq.rundir.reader import DamagedFileError, read_config, read_probes, read_table
 

@@ -227,9 +227,8 @@ def test_ratios_that_are_not_defined_are_empty_and_counted(tmp_path: Path, noise
     assert np.isnan(select(found.table, "normalised_std", "group_0")[10])
     assert select(found.table, "normalised_std", "mean") == {}
     assert select(found.table, "std", "group_0")[10] > 0
-    assert (found.undefined, found.unevaluated, found.ratios) == (2, 2, 4)  # std and gap; at step 10, and at step 0
-    assert "2 of 4" in found.messages()[0] and "not clearly above zero" in found.messages()[0]
-    assert "2 of 4" in found.messages()[1] and "no evaluation" in found.messages()[1]
+    assert "4 of 4" in found.notes[0]  # std and gap; at step 10, and at step 0, which has no evaluation
+    assert "not clearly above zero" in found.notes[0] and "no evaluation" in found.notes[0]
 
 
 def test_clearly_positive_is_students_interval() -> None:
@@ -250,7 +249,7 @@ def test_more_runs_are_split_into_groups_of_five(tmp_path: Path) -> None:
     write_probed(tmp_path, q, list(scores))
     found = compute(read_runs([tmp_path]))
     table = found.table
-    assert "game, dqn: 2 of 12 runs are in no group of 5" in found.messages()
+    assert "game, dqn: 2 of 12 runs are in no group of 5" in found.notes
     expected = [slow_gap(q[i : i + 5]) / (scores[i : i + 5].mean() / 10) for i in (0, 5)]
     for i in (0, 1):
         assert select(table, "normalised_jensen_gap", f"group_{i}")[10] == pytest.approx(expected[i])
@@ -370,7 +369,7 @@ def test_average_human_level_is_that_of_the_mean_over_games(tmp_path: Path) -> N
 def test_groups_of_different_sizes_are_said(tmp_path: Path, noise: np.ndarray) -> None:
     write_probed(tmp_path, noise[:3], [5.0, 6, 7], label="dqn")
     write_probed(tmp_path, noise[:5], [5.0, 6, 7, 5, 6], label="meanq")
-    assert any("3 runs: dqn; 5 runs: meanq" in message for message in compute(read_runs([tmp_path])).messages())
+    assert any("3 runs: dqn; 5 runs: meanq" in message for message in compute(read_runs([tmp_path])).notes)
 
 
 def test_the_command_writes_the_tidy_table(

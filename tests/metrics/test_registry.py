@@ -8,13 +8,11 @@ import pytest
 
 from analysis.late import late_table
 from analysis.metrics import compute
-from analysis.report.tables import at_the_end
 from analysis.results.page import page
 from analysis.runs import read_runs
 from meanq.metrics.__main__ import main, table_of_metrics, table_of_mirrors, with_tables
 from meanq.metrics.definitions import interquartile_mean, normalising_scores, state_value
-from meanq.metrics.registry import METRICS, Metric, diagnostic_columns, titles_of
-from meanq.metrics.run_data import RunData
+from meanq.metrics.registry import METRICS, Metric, RunData, diagnostic_columns, shown_in, titles_of
 from meanq.mirrors.points import read_points
 from tests.synthetic_runs import write_run
 
@@ -98,7 +96,7 @@ def test_one_entry_is_all_that_a_metric_takes(tmp_path: Path, monkeypatch: pytes
     assert dict(zip(rows["group"], rows["value"], strict=True)) == pytest.approx(
         {"seed_0": 7, "seed_1": 8, "mean": 7.5, "std": 0.5**0.5}
     )
-    assert at_the_end(found, metrics, "clipped")["highest return"].tolist() == [7.5]
+    assert late_table(found, metrics, shown_in("summary"))["highest return"].tolist() == [7.5]
     assert late_table(found, metrics)["highest return"].tolist() == [7.5]
     assert [point.scalars["evaluation/highest"] for point in read_points(directory)] == [8, 8]
     assert "| `highest` | per run |" in table_of_metrics() and "`evaluation/highest`" in table_of_mirrors()
