@@ -20,10 +20,11 @@ import pandas as pd
 from analysis.console import command, say
 from analysis.runs import AnalysisError, Run, RunSet, named_labels, read_runs
 
-REPETITIONS = 2000
-CONFIDENCE = 0.95
+REPETITIONS = 2000  # of the bootstrap
+PERCENTILES = [2.5, 97.5]
 FEW_RUNS = 5
 THRESHOLDS = np.linspace(0, 2, 41)  # of normalised score
+AGGREGATES = ("iqm", "optimality_gap", "mean", "median")
 INTERVAL = ["value", "low", "high"]
 
 
@@ -53,13 +54,14 @@ def collect(found: RunSet, at: int | None = None, labels: Sequence[str] | None =
             notes.append(f"{env}: left out, because it has no scores to normalise by")
         elif everyone:
             steps[env] = at if at is not None else min(run.total_steps for run in everyone)
-            by_env[env] = {label: _scores_at(steps[env], runs, notes) for label, runs in here.items()}
-    envs = [env for env, scored in by_env.items() if all(scored.get(label) for label in wanted)]
+            scored = {label: scores_at(steps[env], runs, "normalised_return", notes) for label, runs in here.items()}
+            by_env[env] = {label: scores for label, scores in scored.items() if scores}
+    envs = [env for env, scored in by_env.items() if len(scored) == len(wanted)]
     if not envs:
         have = "; ".join(f"{env}: {', '.join(sorted(here))}" for env, here in by_env.items()) or "no scores at all"
         raise AnalysisError(f"no game has scores of all labels; choose some with --labels ({have})")
-    for env in [env for env in by_env if env not in envs]:
-        missing = ", ".join(label for label in wanted if not by_env[env].get(label))
+    for env in sorted(by_env.keys() - envs):
+        missing = ", ".join(label for label in wanted if label not in by_env[env])
         notes.append(f"{env}: left out, because it has no scores of {missing}")
     matrices = {}
     for label in wanted:
@@ -73,26 +75,24 @@ def collect(found: RunSet, at: int | None = None, labels: Sequence[str] | None =
     return Scores(matrices, envs, {env: steps[env] for env in envs}, notes)
 
 
-def _scores_at(step: int, runs: Sequence[Run], notes: list[str]) -> list[float]:
-    scores = {run.seed: float(run.episode_means["normalised_return"].get(step, np.nan)) for run in runs}
+def scores_at(step: int, runs: Sequence[Run], column: str, notes: list[str]) -> list[float]:
+    """The mean returns of runs of one label in the evaluation at exactly this step; a note names those without."""
+    scores = {run.seed: float(run.episode_means[column].get(step, np.nan)) for run in runs}
     absent = ", ".join(str(seed) for seed, score in scores.items() if np.isnan(score))
     if absent:
         notes.append(f"{runs[0].env}, {runs[0].label}: no score at step {step} of seed {absent}; left out")
     return [score for score in scores.values() if not np.isnan(score)]
 
 
-def aggregates(scores: Scores, repetitions: int = REPETITIONS, seed: int = 0) -> pd.DataFrame:
+def aggregates(scores: Scores, repetitions: int = REPETITIONS) -> pd.DataFrame:
     """label, metric, value, low, high, runs, games; low and high are NaN for one run per game."""
-    rows = []
-    for label, matrix in scores.matrices.items():
-        estimates = _estimate(_aggregate, [matrix], repetitions, seed)
-        names = ("iqm", "optimality_gap", "mean", "median")
-        rows += [(label, name, *numbers, *matrix.shape) for name, numbers in zip(names, estimates, strict=True)]
-    return pd.DataFrame(rows, columns=["label", "metric", *INTERVAL, "runs", "games"])
+    table = _by_label(scores, "metric", AGGREGATES, _aggregate, repetitions)
+    runs, games = zip(*(scores.matrices[label].shape for label in table["label"]), strict=True)
+    return table.assign(runs=runs, games=games)
 
 
 def _aggregate(drawn: np.ndarray) -> np.ndarray:
-    """rliable's aggregate_iqm, _optimality_gap, _mean and _median of each resample; [B, runs, games] -> [B, 4]."""
+    """rliable's aggregate_<name> for each name in AGGREGATES, of each resample; [B, runs, games] -> [B, 4]."""
     by_game = drawn.mean(1)
     flat = np.sort(drawn.reshape(len(drawn), -1), axis=1)
     quarter = flat.shape[1] // 4
@@ -101,39 +101,26 @@ def _aggregate(drawn: np.ndarray) -> np.ndarray:
     return np.stack([middle, gap, by_game.mean(1), np.median(by_game, axis=1)], axis=1)
 
 
-def profiles(
-    scores: Scores, thresholds: np.ndarray = THRESHOLDS, repetitions: int = REPETITIONS, seed: int = 0
-) -> pd.DataFrame:
+def profiles(scores: Scores, thresholds: np.ndarray = THRESHOLDS, repetitions: int = REPETITIONS) -> pd.DataFrame:
     """label, threshold, value, low, high: the share of runs, over all games, with a score above the threshold."""
 
     def share_above(drawn: np.ndarray) -> np.ndarray:
         return np.stack([(drawn > threshold).mean(axis=(1, 2)) for threshold in thresholds], axis=1)
 
-    rows = []
-    for label, matrix in scores.matrices.items():
-        estimates = _estimate(share_above, [matrix], repetitions, seed)
-        rows += [(label, threshold, *numbers) for threshold, numbers in zip(thresholds, estimates, strict=True)]
-    return pd.DataFrame(rows, columns=["label", "threshold", *INTERVAL])
+    return _by_label(scores, "threshold", thresholds.tolist(), share_above, repetitions)
 
 
 def improvements(
-    scores: Scores,
-    pairs: Sequence[tuple[str, str]] | None = None,
-    repetitions: int = REPETITIONS,
-    seed: int = 0,
+    scores: Scores, pairs: Sequence[tuple[str, str]] | None = None, repetitions: int = REPETITIONS
 ) -> pd.DataFrame:
     """label, other, value, low, high: the probability that a run of label beats one of other, mean over games.
 
     Without `pairs`: every two labels. The reverse is 1 - value, between 1 - high and 1 - low.
     """
-
-    def improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return probability_of_improvement(x, y)[:, None]
-
     rows = []
     for pair in combinations(scores.matrices, 2) if pairs is None else pairs:
         matrices = [scores.matrices[label] for label in pair]
-        rows.append((*pair, *_estimate(improvement, matrices, repetitions, seed)[0]))
+        rows.append((*pair, *_estimate(probability_of_improvement, matrices, repetitions)[0]))
     return pd.DataFrame(rows, columns=["label", "other", *INTERVAL])
 
 
@@ -146,28 +133,36 @@ def probability_of_improvement(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.asarray(((a > b).mean(axis=(-3, -2, -1)) + (a >= b).mean(axis=(-3, -2, -1))) / 2)
 
 
-def _estimate(
-    function: Callable[..., np.ndarray], matrices: Sequence[np.ndarray], repetitions: int, seed: int
-) -> np.ndarray:
+def _by_label(
+    scores: Scores, name: str, keys: Sequence[object], function: Callable[..., np.ndarray], repetitions: int
+) -> pd.DataFrame:
+    """label, `name`, value, low, high: a row per label and number that `function` computes; `keys` name the numbers."""
+    rows = []
+    for label, matrix in scores.matrices.items():
+        estimates = _estimate(function, [matrix], repetitions)
+        rows += [(label, key, *numbers) for key, numbers in zip(keys, estimates, strict=True)]
+    return pd.DataFrame(rows, columns=["label", name, *INTERVAL])
+
+
+def _estimate(function: Callable[..., np.ndarray], matrices: Sequence[np.ndarray], repetitions: int) -> np.ndarray:
     """Value, low and high of each number that `function` computes: [N, 3]; low and high are NaN for a single run.
 
-    `function` takes [repetitions, runs, games] of each matrix and returns [repetitions, N]. The resamples, hence the
-    intervals, are those of rliable's `get_interval_estimates` (tests compare them), evaluated all at once, which is a
-    hundred times faster than one by one.
+    `function` takes [B, runs, games] of each matrix and returns [B, N], or [B] for N = 1. The resamples, hence the
+    intervals, are those of rliable's `get_interval_estimates` with seed 0 (tests compare them), evaluated all at once,
+    which is a hundred times faster than one by one.
     """
-    point = function(*(matrix[None] for matrix in matrices))[0]
+    point = function(*(matrix[None] for matrix in matrices)).reshape(-1)
     low = high = np.full(len(point), np.nan)
     if min(map(len, matrices)) > 1:
-        tails = [100 * (1 - CONFIDENCE) / 2, 100 * (1 + CONFIDENCE) / 2]
-        low, high = np.percentile(function(*_resample(matrices, repetitions, seed)), tails, axis=0)
+        drawn = function(*_resample(matrices, repetitions)).reshape(repetitions, -1)
+        low, high = np.percentile(drawn, PERCENTILES, axis=0)
     return np.stack([point, low, high], axis=1)
 
 
-def _resample(matrices: Sequence[np.ndarray], repetitions: int, seed: int) -> list[np.ndarray]:
+def _resample(matrices: Sequence[np.ndarray], repetitions: int) -> list[np.ndarray]:
     """Runs drawn with replacement, independently in each game; a list of [repetitions, runs, games]."""
     counts = np.concatenate([np.full(matrix.size, len(matrix)) for matrix in matrices])
-    generator = np.random.RandomState(seed)
-    chosen = generator.randint(0, counts, (repetitions, len(counts)))
+    chosen = np.random.RandomState(0).randint(0, counts, (repetitions, len(counts)))
     parts = np.split(chosen, np.cumsum([matrix.size for matrix in matrices])[:-1], axis=1)
     return [
         matrix[part.reshape(repetitions, *matrix.shape), np.arange(matrix.shape[1])]
@@ -181,27 +176,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m analysis.aggregate", description=__doc__.split("\n\n")[0])
     parser.add_argument("runs", type=Path, nargs="+", help="directories with runs anywhere below")
     parser.add_argument("--at", type=int, metavar="STEP", help="the step of the scores; otherwise the end of the runs")
-    parser.add_argument("--labels", help="which ones, e.g. dqn,meanq; otherwise all")
-    parser.add_argument("--repetitions", type=int, default=REPETITIONS, help="of the bootstrap (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the bootstrap (default: %(default)s)")
+    parser.add_argument("--labels", default="", help="which ones, e.g. dqn,meanq; otherwise all")
     options = parser.parse_args(arguments)
-    for name, least in (("repetitions", 1), ("seed", 0)):
-        if getattr(options, name) < least:
-            parser.error(f"--{name} {getattr(options, name)}: write {least} or more")
     found = read_runs(options.runs)
-    scores = collect(found, options.at, named_labels(options.labels or ""))
+    scores = collect(found, options.at, named_labels(options.labels))
     say([*found.messages(), *scores.notes])
-    how = {"repetitions": options.repetitions, "seed": options.seed}
     steps = ", ".join(f"{env} ({step})" for env, step in scores.steps.items())
     print(f"Normalised returns in {len(scores.envs)} games (step): {steps}; intervals: 95%")
-    print(_show(aggregates(scores, **how)))
+    print(_show(aggregates(scores)))
     if len(scores.matrices) > 1:
         print("\nProbability that a run of `label` is above one of `other`")
-        print(_show(improvements(scores, **how)))
+        print(_show(improvements(scores)))
 
 
 def _show(table: pd.DataFrame) -> str:
-    return table.to_string(index=False, float_format=lambda value: f"{value:.3f}", na_rep="")
+    return table.to_string(index=False, float_format="{:.3f}".format, na_rep="")
 
 
 if __name__ == "__main__":

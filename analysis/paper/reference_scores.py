@@ -34,50 +34,35 @@ def dopamine_rainbow() -> pd.DataFrame:
 
 
 def percentile(score: float, runs: np.ndarray) -> float:
-    """The percentage of runs below a score, ties counting half; NaN without runs."""
-    if not len(runs):
-        return float("nan")
+    """The percentage of runs below a score, ties counting half."""
     ours, theirs = np.array([[score]]).round(DIGITS), runs[:, None].round(DIGITS)
     return 100 * float(probability_of_improvement(ours, theirs))
 
 
-def standing(scores: Mapping[tuple[str, str], Sequence[float]], meanq: pd.DataFrame) -> pd.DataFrame:
-    """A row per game and label: our mean, std and runs, those of others, and the percentiles of our mean.
+def standing(scores: Mapping[tuple[str, str], Sequence[float]], mean: pd.Series, std: pd.Series) -> pd.DataFrame:
+    """A row per game and label: our mean, std (NaN for one run) and runs, those of others, our mean's percentiles.
 
-    scores: of our runs, by game and label. meanq: the paper's mean and std; index: game. Missing numbers are NaN.
+    scores: of our runs, by game of the paper's table and label. mean, std: the paper's MeanQ; index: game.
     """
     rows = []
-    for (game, label), ours in scores.items():
-        mean = float(np.mean(ours))
-        row = {"game": game, "label": label, "mean": mean, "std": _std(ours), "runs": len(ours)}
-        for name, others in (("meanq", meanq), ("der", dopamine_rainbow())):
-            found = others.reindex([game]).iloc[0]
-            row |= {f"{name} mean": found["mean"], f"{name} std": found["std"]}
-        for method in RUN_BY_RUN:
-            row[method] = percentile(mean, reference_runs().get((method, game), np.array([])))
-        rows.append(row)
+    for (game, label), values in scores.items():
+        ours, der = pd.Series(values), dopamine_rainbow().loc[game]
+        row = {"game": game, "label": label, "mean": ours.mean(), "std": ours.std(), "runs": len(ours)}
+        row |= {"meanq mean": mean[game], "meanq std": std[game], "der mean": der["mean"], "der std": der["std"]}
+        rows.append(row | {method: percentile(ours.mean(), reference_runs()[method, game]) for method in RUN_BY_RUN})
     return pd.DataFrame(rows)
 
 
 def as_text(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `standing` as text; missing numbers are empty."""
-    ours = [_score(*row) for row in zip(table["mean"], table["std"], strict=True)]
-    shown = {
-        "game": table["game"],
-        "label": table["label"],
-        "ours": [f"{score} ({runs})" for score, runs in zip(ours, table["runs"], strict=True)],
-        "MeanQ (paper)": list(map(_score, table["meanq mean"], table["meanq std"])),
-        "DER (Dopamine)": list(map(_score, table["der mean"], table["der std"])),
-    }
+    """The rows of `standing` as text."""
+    shown = table[["game", "label"]].copy()
+    for name, prefix in (("ours", ""), ("MeanQ (paper)", "meanq "), ("DER (Dopamine)", "der ")):
+        shown[name] = list(map(_score, table[f"{prefix}mean"], table[f"{prefix}std"]))
+    shown["ours"] += [f" ({runs})" for runs in table["runs"]]
     for method, name in RUN_BY_RUN.items():
-        shown[f"above {name}"] = ["" if pd.isna(share) else f"{share:g}%" for share in table[method]]
-    return pd.DataFrame(shown)
+        shown[f"above {name}"] = [f"{share:g}%" for share in table[method]]
+    return shown
 
 
 def _score(mean: float, std: float) -> str:
-    spread = "" if pd.isna(std) else f" ± {std:.1f}"
-    return "" if pd.isna(mean) else f"{mean:.1f}{spread}"
-
-
-def _std(scores: Sequence[float]) -> float:
-    return float(np.std(scores, ddof=1)) if len(scores) > 1 else float("nan")
+    return f"{mean:.1f}" + ("" if pd.isna(std) else f" ± {std:.1f}")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.compare import by_game, our_scores, summary
+from analysis.compare import by_game, run_scores, summary
 from analysis.metrics import average_steps_to_reference
 from analysis.paper.tables import HORIZONS, paper_table
 from analysis.runs import Run, RunSet, differing_fields
@@ -65,8 +65,8 @@ def beside_the_paper(found: RunSet, notes: list[str]) -> dict[str, tuple[pd.Data
     for at in HORIZONS:
         table = paper_table(at)
         said: list[str] = []
-        ours, _ = our_scores(found, table, said)
-        if ours.empty:
+        ours = run_scores(found, table, said)
+        if not ours:
             continue
         notes += [f"{at}: {note}" for note in said]
         scores = by_game(table, ours)

@@ -1,11 +1,13 @@
 """Make the tables and the provenance of kept results from runs."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from analysis.compare import our_scores
+from analysis.compare import run_scores
 from analysis.figures.catalogue import KINDS
 from analysis.figures.grid import MOST_GAMES
 from analysis.figures.tables import CITED
@@ -17,10 +19,10 @@ from analysis.results import store
 from analysis.results.provenance import provenance
 from analysis.runs import AnalysisError, RunSet, read_runs
 
-FIGURES = ("study", "learning_curves", "series", "mechanism", "ablation")  # unless --figures names others
+FIGURES = ("study", "learning_curves", "series", "mechanism", "ablation")
 
 
-def collect(paths: Sequence[Path], out: Path, scale: str | None, figures: Sequence[str] | None) -> store.Kept:
+def collect(paths: Sequence[Path], out: Path, scale: str | None) -> store.Kept:
     """Everything that is kept of these runs and of those already in `out`, except the page and the images."""
     new = read_runs(paths) if paths else RunSet([])
     directories, taken = store.joined(new, out)
@@ -34,28 +36,20 @@ def collect(paths: Sequence[Path], out: Path, scale: str | None, figures: Sequen
     about = {**provenance(found, [*paths, out / store.RUNS], scale, notes), "scores": about_scores}
     tables = {"late": late, "findings": as_table(findings), "scores": scores}
     tables = {name: table for name, table in tables.items() if len(table)}
-    return store.Kept(about, _figure_tables(found, metrics, figures), tables, taken)
+    return store.Kept(about, _figure_tables(found, metrics), tables, taken)
 
 
-def _figure_tables(found: RunSet, metrics: Metrics, names: Sequence[str] | None) -> dict[str, pd.DataFrame]:
-    """The tables of the named figures; without names, of those of FIGURES that show something of their own."""
+def _figure_tables(found: RunSet, metrics: Metrics) -> dict[str, pd.DataFrame]:
+    """The tables of those of FIGURES that show something of their own."""
     tables = {}
-    for name in FIGURES if names is None else names:
-        try:
+    for name in FIGURES:
+        with suppress(AnalysisError):  # these runs have nothing to draw
             tables[name] = KINDS[name].select(found, metrics)
-        except AnalysisError as error:
-            if names is not None:
-                raise AnalysisError(f"--figures {name}: {error}") from None
-    if names is None:
-        if len(found.envs) <= MOST_GAMES and CITED not in _values(tables, "learning_curves", "group"):
-            tables.pop("learning_curves", None)  # the first row of `study` shows the same
-        if "member_correlation" not in _values(tables, "mechanism", "metric"):
-            tables.pop("mechanism", None)  # one run of each label
+    if len(found.envs) <= MOST_GAMES and CITED not in set(tables["learning_curves"]["group"]):
+        del tables["learning_curves"]  # the first row of `study` shows the same
+    if "mechanism" in tables and "member_correlation" not in set(tables["mechanism"]["metric"]):
+        del tables["mechanism"]  # one run of each label
     return tables
-
-
-def _values(tables: dict[str, pd.DataFrame], name: str, column: str) -> set[str]:
-    return set(tables[name][column]) if name in tables else set()
 
 
 def _scores(found: RunSet, notes: list[str]) -> tuple[pd.DataFrame, str]:
@@ -73,12 +67,9 @@ def _scores(found: RunSet, notes: list[str]) -> tuple[pd.DataFrame, str]:
     rows = []
     for (env, label), runs in atari.groups().items():
         reached = [run.last_evaluation for run in runs]
-        after = longest if max(reached) == longest else min(reached)
-        ours, counts = our_scores(RunSet(runs), table, notes, after)
-        if ours.empty:
-            continue
-        row = {"game": env, "label": label, "interactions": after}
-        row |= {"seeds": counts.loc[env, label], "ours": ours.loc[env, label]}
-        theirs = {"random": table.random[env], **table.scores.loc[env], "human": table.human[env]}
-        rows.append(row | {f"paper: {name}": score for name, score in theirs.items()})
+        step = longest if max(reached) == longest else min(reached)
+        for values in run_scores(RunSet(runs), table, notes, step).values():  # of this game and label, if any
+            row = {"game": env, "label": label, "interactions": step, "seeds": len(values), "ours": np.mean(values)}
+            theirs = {"random": table.random[env], **table.scores.loc[env], "human": table.human[env]}
+            rows.append(row | {f"paper: {name}": score for name, score in theirs.items()})
     return pd.DataFrame(rows), f"Mean returns of greedy episodes; the paper's after {HORIZONS[at]:,} interactions"

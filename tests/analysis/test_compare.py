@@ -12,11 +12,12 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from analysis import compare
-from analysis.compare import best_of_all, versus
+from analysis.compare import versus
 from analysis.figures import panels
 from analysis.figures.scores_among_others import draw_standing
-from analysis.paper.reference_scores import RUN_BY_RUN, as_text, dopamine_rainbow, percentile, reference_runs, standing
+from analysis.paper.reference_scores import RUN_BY_RUN, dopamine_rainbow, percentile, reference_runs, standing
 from analysis.paper.tables import paper_table
+from analysis.runs import read_runs
 from meanq.config.schema import CONFIG_DIR
 from tests.synthetic_runs import write_run
 
@@ -26,7 +27,6 @@ def test_the_papers_headlines_follow_from_its_tables() -> None:
     result = versus(table, table.scores["meanq"], table.scores["sunrise"])
     assert (result.wins, result.games) == (16, 26)
     assert (round(result.mean, 3), round(result.other_mean, 3), round(result.ratio, 2)) == (0.726, 0.431, 1.68)
-    assert (best_of_all(table, "meanq"), len(table.methods)) == (11, 7)
     table = paper_table("500k")
     result = versus(table, table.scores["meanq"], table.scores["rainbow"])
     assert (result.wins, result.games) == (21, 26)
@@ -54,15 +54,14 @@ def test_our_scores_are_compared_in_the_games_that_we_have(tmp_path: Path, capsy
     write_game(tmp_path, "pong", "rainbow", [-21])
     write_game(tmp_path, "minatar_breakout", "rainbow", [5])
     write_run(tmp_path, env="alien", label="rainbow", returns={50_000: 1}, overrides={"total_steps": 100_000})
-    compare.main(["--at", "100k", str(tmp_path), "--out", str(tmp_path / "scores.csv")])
+    compare.main(["--at", "100k", str(tmp_path)])
     out, err = capsys.readouterr()
     assert "15.0 (2)" in out and "600.0 (2)" in out and "-21.0 (1)" in out
     assert "does not have them: minatar_breakout" in err
     assert "alien, rainbow: no score at step 100000 of seed 0" in err
-    scores = pd.read_csv(tmp_path / "scores.csv", index_col=0)
-    assert scores["ours: meanq_rainbow"].to_dict() == {"alien": 600, "pong": 15}
-
     table = paper_table("100k")
+    scores = compare.by_game(table, compare.run_scores(read_runs([tmp_path]), table, []))
+    assert scores["ours: meanq_rainbow"].to_dict() == {"alien": 600, "pong": 15}
     summary = compare.summary(table, scores)
     paper, random, human = table.scores.loc[["alien", "pong"]], table.random, table.human
 
@@ -92,25 +91,9 @@ def test_runs_of_another_length_are_said(tmp_path: Path, capsys: pytest.CaptureF
     assert "runs of 500000 steps, looked at after 100000" in capsys.readouterr().err
 
 
-def test_scores_after_fewer_interactions_say_so_in_every_column(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_game(tmp_path, "pong", "rainbow", [-15, -13], step=50_000)
-    with pytest.raises(SystemExit, match=r"step 100000 .* their last is at 50000: write --after"):
-        compare.main(["--at", "100k", str(tmp_path)])
-    compare.main(["--at", "100k", "--after", "50000", str(tmp_path), "--out", str(tmp_path / "scores.csv")])
-    out = capsys.readouterr().out
-    assert "OURS AFTER 50,000 INTERACTIONS, the paper's after 100,000 interactions" in out and "-14.0 (2)" in out
-    scores = pd.read_csv(tmp_path / "scores.csv", index_col=0)
-    assert scores.loc["pong", "ours after 50K: rainbow"] == -14 and not [c for c in scores if c.startswith("ours:")]
-    summary = compare.summary(paper_table("100k"), scores)
-    assert summary.loc["ours after 50K: rainbow", "wins, paper: sunrise"] == "1/1"
-    assert "wins, ours after 50K: rainbow" in summary
-
-
 def test_nothing_to_compare_is_one_sentence(tmp_path: Path) -> None:
     write_run(tmp_path, env="pong", returns={50: 1})
-    with pytest.raises(SystemExit, match="no run has a score at step 500000"):
+    with pytest.raises(SystemExit, match=r"no run has a score at step 500000 .* their last is at 50$"):
         compare.main(["--at", "500k", str(tmp_path)])
     for arguments in ([str(tmp_path)], ["--at", "100k"], ["--paper-only", str(tmp_path)]):
         with pytest.raises(SystemExit):
@@ -140,11 +123,6 @@ def test_rounding_errors_do_not_hide_a_tie() -> None:
     assert 0.1 + 0.2 != 0.3 and percentile(0.1 + 0.2, np.array([0.3, 0.3])) == 50
     assert -1e-10 < reference_runs()["drq_eps", "kangaroo"].min() < 0
     assert percentile(0.0, reference_runs()["drq_eps", "kangaroo"]) == 0.5
-
-
-@pytest.mark.filterwarnings("error")
-def test_without_runs_there_is_no_percentile() -> None:
-    assert np.isnan(percentile(1.0, np.array([])))
 
 
 def test_the_committed_scores_are_complete() -> None:
@@ -187,23 +165,14 @@ def slow_shares(game: str, score: float) -> str:
     return " ".join(f"{slow_percentile(score, of_method):g}%" for of_method in runs)
 
 
-def test_a_game_without_references_has_empty_columns() -> None:
-    nothing = pd.DataFrame({"mean": [], "std": []})
-    row = as_text(standing({("minatar_breakout", "dqn"): [1.0, 2.0]}, nothing)).iloc[0]
-    assert row.to_list() == ["minatar_breakout", "dqn", "1.5 ± 0.7 (2)", "", "", "", ""]
-
-
-@pytest.mark.parametrize("more", [["--at", "500k"], ["--at", "100k", "--after", "500000"]])
-def test_other_steps_are_not_compared_with_runs_of_100k(
-    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_steps_are_not_compared_with_runs_of_100k(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_game(tmp_path / "runs", "pong", "rainbow", [1, 2], step=500_000)
-    compare.main([str(tmp_path / "runs"), *more])
+    compare.main([str(tmp_path / "runs"), "--at", "500k"])
     out = capsys.readouterr().out
     assert "1.5 (2)" in out and "SPR" not in out and "DER" not in out
     with pytest.raises(SystemExit):
-        compare.main([str(tmp_path / "runs"), *more, "--picture", str(tmp_path / "scores.png")])
-    assert f"--picture with {' '.join(more)}: " in capsys.readouterr().err
+        compare.main([str(tmp_path / "runs"), "--at", "500k", "--picture", str(tmp_path / "scores.png")])
+    assert "--picture with --at 500k: " in capsys.readouterr().err
     assert not (tmp_path / "scores.png").exists()
 
 
@@ -213,7 +182,8 @@ def texts(figure: Figure, panel: int) -> list[str]:
 
 def test_the_picture_has_every_run_and_the_percentiles() -> None:
     scores = {("boxing", "meanq_rainbow"): [6.0, 12.0], ("up_n_down", "rainbow"): [0.0]}
-    table = compare.among_others(paper_table("100k"), scores)
+    paper = paper_table("100k")
+    table = standing(scores, paper.scores["meanq"], paper.stds["meanq"])
     with panels.settings():
         figure, caption = draw_standing(table, scores)
     boxing, up_n_down = figure.axes
