@@ -8,9 +8,9 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from analysis.console import command, say, write_out
+from analysis.console import command, say
 from analysis.findings import claims
-from analysis.findings.decide import Result, as_table, compare, decide
+from analysis.findings.decide import Result, compare, decide
 from analysis.runs import read_runs
 from meanq.metrics.definitions import BIASES, DEFAULT_BIAS
 
@@ -24,29 +24,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("runs", type=Path, nargs="+", help="directories with runs anywhere below")
     parser.add_argument("--bias", choices=list(BIASES), default=DEFAULT_BIAS, help="see analysis.metrics (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the bootstrap (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="a CSV file, one row per comparison")
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="two labels, instead of the paper's conclusions")
     options = parser.parse_args(arguments)
-    if options.compare and options.out:
-        parser.error("--out is for the paper's conclusions: leave it, or --compare, out")
-    if options.seed < 0:
-        parser.error(f"--seed {options.seed}: write 0 or more")
     found = read_runs(options.runs)
     if options.compare:
         a, b = options.compare
-        results, notes = compare(found, a, b, options.bias, options.seed)
+        results, notes = compare(found, a, b, options.bias)
         say([*found.messages(), *notes])
         print(f"{a} against {b}, late in training; differences with 95% intervals")
         _print(results)
         return
-    findings, notes = decide(found, options.bias, options.seed)
+    findings, notes = decide(found, options.bias)
     say([*found.messages(), *notes])
     for finding in findings:
         print(f"{finding.name} {finding.verdict}: {finding.statement}")
         _print(finding.results)
-    if options.out is not None:
-        write_out(options.out, as_table(findings).to_csv(index=False, float_format="%.6g", lineterminator="\n"))
 
 
 def _print(results: Iterable[Result]) -> None:

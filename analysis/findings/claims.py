@@ -18,8 +18,8 @@ Numbers     return: normalised return.
             member variance: logarithm of the variance between the members of a run, mean over late probes.
 Difference  bias, std, gap: (A - B) / (A + B), which is between -1 and 1 because the numbers are never negative, so no
             environment dominates by its unit. Others: A - B. Then the mean over environments.
-Interval    95%, from percentiles of the difference between random draws of both methods' numbers, seeded, independent
-            for each environment and method. std, gap: a bootstrap over runs. Others: draws of the mean over runs from
+Interval    95%, from percentiles of the difference between random draws of both methods' numbers, with fixed seeds that
+            differ by environment and method. std, gap: a bootstrap over runs. Others: draws of the mean over runs from
             Student's distribution (the Behrens-Fisher interval, which does not assume equal variances).
 Comparison  supported: the whole interval is on the claimed side of zero. refuted: the whole interval is on the other
             side; the interval is then 100% - 5% / m, with m the number of comparisons of the finding, because one

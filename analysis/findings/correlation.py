@@ -17,24 +17,24 @@ import numpy as np
 import pandas as pd
 
 from analysis.findings.claims import LEAST_RUNS_FOR_SPREAD
-from analysis.findings.sample import Evidence, NotComparable, Sample
+from analysis.findings.sample import NotComparable, Sample
 from meanq.metrics.definitions import jensen_gap, value_std
 
 LEAST_METHODS = 5  # four methods have only 24 pairings, too few for 2.5%
 PAIRINGS = 5000
 
 
-def comparable_methods(evidence: Evidence, env: str) -> list[Sample]:
+def comparable_methods(samples: Sequence[Sample]) -> list[Sample]:
     """The samples of an environment that enter its correlation."""
-    samples = [s for s in evidence.in_env(env) if len(s.runs) >= LEAST_RUNS_FOR_SPREAD and s.probed]
-    if len(samples) < LEAST_METHODS:
-        raise NotComparable(f"{len(samples)} methods where {LEAST_METHODS} are needed")
-    if len({frozenset(sample.probed_states) for sample in samples}) > 1:
+    chosen = [s for s in samples if len(s.runs) >= LEAST_RUNS_FOR_SPREAD and s.probed]
+    if len(chosen) < LEAST_METHODS:
+        raise NotComparable(f"{len(chosen)} methods where {LEAST_METHODS} are needed")
+    if len({sample.probed_at for sample in chosen}) > 1:
         raise NotComparable("different probe states")
-    lengths = sorted({sample.steps for sample in samples})
+    lengths = sorted({sample.steps for sample in chosen})
     if len(lengths) > 1:
         raise NotComparable(f"runs of {' and of '.join(map(str, lengths))} steps")
-    return samples
+    return chosen
 
 
 def std_and_gap(samples: Sequence[Sample], count: int) -> np.ndarray:
@@ -46,37 +46,33 @@ def std_and_gap(samples: Sequence[Sample], count: int) -> np.ndarray:
     return np.array(numbers)
 
 
-def correlation(values: np.ndarray, orders: np.ndarray | None = None) -> np.ndarray:
-    """Of stds of one half with gaps of the other, mean of both ways, for each order [B, M] of the gaps -> [B].
+def correlation(values: np.ndarray, orders: np.ndarray) -> np.ndarray:
+    """Spearman's, of stds of one half with gaps of the other, mean of both ways; 0 where one of them is constant.
 
-    values: [std or gap, half, method]. Without orders: of the true pairing, [1].
+    values: [std or gap, half, method]. One number for each order [B, M] of the gaps: [B].
     """
-    orders = np.arange(values.shape[-1])[None] if orders is None else orders
-    std, gap = values
-    both = [_spearman(np.broadcast_to(std[half], orders.shape), gap[1 - half][orders]) for half in (0, 1)]
-    return np.mean(both, axis=0)
+    ranks = pd.DataFrame(values.reshape(4, -1)).rank(axis=1).to_numpy()
+    ranks -= ranks.mean(1, keepdims=True)
+    norm = np.linalg.norm(ranks, axis=1, keepdims=True)
+    std, gap = (ranks / np.where(norm == 0, 1, norm)).reshape(values.shape)
+    return np.mean([gap[1 - half][orders] @ std[half] for half in (0, 1)], axis=0)
 
 
-def pairing_test(
-    measured: Sequence[np.ndarray], methods: Sequence[Sequence[str]], seed: int = 0
-) -> tuple[float, float, float]:
+def true_correlation(values: np.ndarray) -> float:
+    """Of each method's stds with its own gaps."""
+    return float(correlation(values, np.arange(values.shape[-1])[None])[0])
+
+
+def pairing_test(measured: Sequence[np.ndarray], methods: Sequence[Sequence[str]]) -> tuple[float, float, float]:
     """Mean correlation over environments, and the shares of random pairings that are at least as high and as low.
 
     measured: by environment, [std or gap, half, method]; methods: their names.
     """
     names = sorted({name for here in methods for name in here})
-    keys = np.random.default_rng(seed).random((PAIRINGS, len(names)))
+    keys = np.random.default_rng(0).random((PAIRINGS, len(names)))
     orders = [keys[:, [names.index(name) for name in here]].argsort(axis=1) for here in methods]
-    found = float(np.mean([correlation(values)[0] for values in measured]))
+    found = float(np.mean([true_correlation(values) for values in measured]))
     random = np.mean([correlation(values, order) for values, order in zip(measured, orders, strict=True)], axis=0)
     rounding = 1e-9
     above, below = (random >= found - rounding).sum(), (random <= found + rounding).sum()
     return found, float((above + 1) / (PAIRINGS + 1)), float((below + 1) / (PAIRINGS + 1))
-
-
-def _spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Rank correlation of each row; x, y [B, methods]. 0 where one of them is constant."""
-    ranks = [pd.DataFrame(values).rank(axis=1).to_numpy() for values in (x, y)]
-    a, b = (rank - rank.mean(1, keepdims=True) for rank in ranks)
-    scale = np.sqrt((a**2).sum(1) * (b**2).sum(1))
-    return (a * b).sum(1) / np.where(scale == 0, 1, scale)
