@@ -5,7 +5,7 @@
     python -m analysis.results --again ablations/results/*       # redraw pages and figures from the kept tables
 
 runs/                  the small files of every run, readable like any run
-figures/*.csv, *.svg   figures and their tables (`--figures` chooses them)
+figures/*.csv, *.svg   figures and their tables
 tables/late.csv        return, bias, std and gap, late in training, by game and label
 tables/findings.csv    the paper's conclusions, compared; tables/scores.csv: Atari scores beside the paper's
 provenance.json        commits, machine, versions, hours and commands, as the runs recorded them
@@ -23,7 +23,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.console import command, say, writing
-from analysis.figures.catalogue import KINDS, Drawn, all_labels, contents, draw_tables
+from analysis.figures.catalogue import Drawn, all_labels, contents, draw_tables
 from analysis.figures.palette import readable_names, styles
 from analysis.figures.tables import game_name
 from analysis.results import store
@@ -32,12 +32,10 @@ from analysis.results.page import page, with_interval
 
 
 def redraw(source: Path, directory: Path) -> list[Drawn]:
-    """Draw the figures, and write the page if there is provenance, from the tables in `source`."""
-    figures = store.read_figures(source)
-    drawn = draw_tables(figures, styles(all_labels(figures)), directory / "figures", png=False)
-    if (source / store.PROVENANCE).is_file():
-        kept = store.read(source)
-        (directory / "README.md").write_text(page(kept.about, kept.tables, drawn))
+    """Draw the figures and write the page, from the tables in `source`."""
+    kept = store.read(source)
+    drawn = draw_tables(kept.figures, styles(all_labels(kept.figures)), directory / "figures", png=False)
+    (directory / "README.md").write_text(page(kept.about, kept.tables, drawn))
     return drawn
 
 
@@ -73,25 +71,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("paths", type=Path, nargs="*", help="directories with runs below; with --again, kept results")
     parser.add_argument("--out", type=Path, help="directory of the kept results")
     parser.add_argument("--scale", help="scale of the study in ablations/ that these runs belong to")
-    parser.add_argument("--figures", type=lambda text: text.split(","), help=f"some of {','.join(KINDS)}")
     parser.add_argument("--again", action="store_true", help="redraw pages and figures from the kept tables")
     options = parser.parse_args(arguments)
-    unknown = sorted(set(options.figures or []) - set(KINDS))
-    if unknown:
-        parser.error(f"--figures {','.join(unknown)}: no such figure; there are {', '.join(KINDS)}")
-    if options.again == (options.out is not None) or (options.again and (options.scale or options.figures)):
+    if options.again == (options.out is not None) or (options.again and options.scale):
         parser.error("write directories with runs and --out DIRECTORY, or --again and directories of kept results")
     if options.again:
         for path in options.paths:
             with writing(path):
                 redraw(path, path)
         return
-    results = collect(options.paths, options.out, options.scale, options.figures)
+    results = collect(options.paths, options.out, options.scale)
     say(results.about["notes"])
     with writing(options.out):
         store.write(results, options.out)
         drawn = redraw(options.out, options.out)
-    print(in_words(store.read(options.out).tables["late"]))
+    print(in_words(results.tables["late"]))
     for figure in drawn:
         print(f"{options.out / 'figures' / figure.name}.svg: {contents(figure)}")
     print(f"{options.out / 'README.md'}: all of it")

@@ -21,6 +21,7 @@ FINDINGS_CAPTION = (
     "bootstrap over runs; of correlation the jackknife's); the rules are in `analysis/findings/claims.py`. Differences "
     "of bias, std and gap are (A - B) / (A + B), that of correlation c is one of log(1 + K c / (1 - c))."
 )
+COUNTED = {"machine": "machines", "threads of a run": "threads", "device": "devices"}
 WRITTEN_BY = "Written by `python -m analysis.results`; `provenance.json` and `tables/` have it in full."
 
 
@@ -52,8 +53,7 @@ def _asked(about: Mapping[str, Any]) -> list[str]:
 
 def _made_by(about: Mapping[str, Any]) -> list[str]:
     """The command of the study, a table of circumstances, and the commands of the runs."""
-    parts = []
-    others = about.get("not_of_scale", [])
+    parts, others = [], about.get("not_of_scale", [])
     runs = f"{about['runs'] - len(others)}"
     if "scale" in about:
         parts.append(f"```bash\nmake reproduce STUDY={about['study']} SCALE={about['scale']}\n```")
@@ -62,30 +62,27 @@ def _made_by(about: Mapping[str, Any]) -> list[str]:
         runs += f", and {len(others)} that are none of it"
     if about["finished"] < about["runs"]:
         runs += f", {about['finished']} finished"
-    untimed = f", without {about['untimed']} that recorded none" if about["untimed"] else ""
-    facts = {"runs": f"{runs}; {about['interactions']:,} interactions"}
-    facts["hours"] = f"{about['hours']:g}, summed over runs{untimed}"
-    if about.get("copied"):  # from other studies
+    facts = {
+        "runs": f"{runs}; {about['interactions']:,} interactions",
+        "hours": f"{about['hours']:g}, summed over runs",
+    }
+    if about["copied"]:
         listed = "; ".join(f"{count} of {name}" for name, count in about["copied"].items())
         facts["copied from other studies"] = f"{listed} (the same runs; their hours are in both)"
-    for name, key in (("machine", "machines"), ("threads of a run", "threads"), ("device", "devices")):
-        facts[name] = _counted(about[key], about["runs"])
-    versions = [f"{name} {_counted(found, about['runs'])}" for name, found in about["versions"].items()]
+    facts |= {name: _counted(about[key], about["runs"]) for name, key in COUNTED.items()}
+    versions = (f"{name} {_counted(found, about['runs'])}" for name, found in about["versions"].items())
     facts |= {"versions": ", ".join(versions), "commit": _counted(about["commits"], about["runs"])}
     parts.append("\n".join(["| | |", "|---|---|", *(f"| {name} | {_cell(text)} |" for name, text in facts.items())]))
     if others:
-        listed = "\n".join(f"- {run}" for run in others)
-        parts.append(f"Runs that are none of this scale:\n\n{listed}")
+        parts += ["Runs that are none of this scale:", "\n".join(f"- {run}" for run in others)]
     listed = "\n".join(about["commands"])
     parts.append(f"<details><summary>The same runs, label by label</summary>\n\n```text\n{listed}\n```\n\n</details>")
     return parts
 
 
 def _counted(found: Mapping[str, int], runs: int) -> str:
-    if not found:
-        return "not recorded"
-    parts = {text: f" ({count} run{'s' * (count > 1)})" if count < runs else "" for text, count in found.items()}
-    return ", ".join(f"{text}{part}" for text, part in parts.items())
+    parts = [f"{text} ({n} run{'s' * (n > 1)})" if n < runs else text for text, n in found.items()]
+    return ", ".join(parts) or "not recorded"
 
 
 def _late_as_text(table: pd.DataFrame) -> pd.DataFrame:

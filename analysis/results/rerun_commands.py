@@ -4,20 +4,17 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from analysis.runs import RunSet
 
 PRIVATE = ("root", "logger", "hydra")  # settings that name directories, accounts and clusters
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command that repeats runs of one label."""
+class Command(NamedTuple):
+    """A command that repeats runs of one label in these environments."""
 
-    label: str
     envs: tuple[str, ...]
     text: str  # the command, or a comment that it was not recorded
 
@@ -26,11 +23,10 @@ def commands(found: RunSet) -> list[Command]:
     """One command for all runs of a label that differ in seed and environment only; a comment where none is known."""
     alike: dict[tuple[str, str, str], dict[str, str]] = defaultdict(dict)  # what is before and after env=, by label
     for (env, label), runs in found.groups().items():
-        recorded = [words for run in runs if (words := public_overrides(run.meta)) is not None]
-        if not recorded:
+        words = next((known for run in runs if (known := public_overrides(run.meta)) is not None), None)
+        if words is None:
             alike[label, f"# {label}: command not recorded; config.yaml of each run has every value", ""][env] = ""
             continue
-        words = recorded[0]  # runs of a group have one configuration
         algo = [word for word in words if word.startswith("algo=")]
         others = [word for word in words if not word.startswith(("algo=", "env=", "seed="))]
         choice = "".join(word.removeprefix("env=") for word in words if word.startswith("env="))
@@ -38,9 +34,9 @@ def commands(found: RunSet) -> list[Command]:
         after = shlex.join([f"seed={_ranges(run.seed for run in runs)}", *others])
         alike[label, before, f" {after}"][env] = choice
     made = []
-    for (label, before, after), choices in alike.items():
+    for (_, before, after), choices in alike.items():
         envs = shlex.quote(",".join(choices.values())) if before.endswith("env=") else ""
-        made.append(Command(label, tuple(choices), f"{before}{envs}{after}"))
+        made.append(Command(tuple(choices), f"{before}{envs}{after}"))
     return made
 
 

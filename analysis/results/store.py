@@ -47,16 +47,15 @@ def joined(new: RunSet, directory: Path) -> tuple[list[Path], list[Run]]:
     places = {_place(run): run for run in kept}
     taken = []
     for run in new.runs:
-        there = places.get(_place(run))
-        if there is not None:
-            different = differing_fields([there.config, run.config])
-            need(
-                not different,
-                f"{run.directory}: {directory / RUNS / _place(run)} is another run ({', '.join(different)} differ); "
-                "keep this one in a directory of its own",
-            )
-        if there is None or _progress(run) >= _progress(there):
-            places[_place(run)] = run
+        place = _place(run)
+        there = places.get(place, run)
+        different = ", ".join(differing_fields([there.config, run.config]))
+        remedy = "keep this one in a directory of its own"
+        need(
+            not different, f"{run.directory}: {directory / RUNS / place} is another run ({different} differ); {remedy}"
+        )
+        if _progress(run) >= _progress(there):
+            places[place] = run
             taken.append(run)
     return [run.directory for run in places.values()], taken
 
@@ -77,11 +76,9 @@ def _check_older_tables(found: RunSet, directory: Path) -> None:
         return
     counts = {cell: len(runs) for cell, runs in found.groups().items()}
     for row in read(directory).tables["late"].to_dict("records"):
-        need(
-            counts.get((row["game"], row["label"]), 0) >= row["runs"],
-            f"{directory}: kept without its runs, of which {row['game']}, {row['label']} would be lost; keep these "
-            "runs in a directory of their own",
-        )
+        lost = f"{directory}: kept without its runs, of which {row['game']}, {row['label']} would be lost"
+        enough = counts.get((row["game"], row["label"]), 0) >= row["runs"]
+        need(enough, f"{lost}; keep these runs in a directory of their own")
 
 
 def _copy(run: Run, place: Path) -> None:
@@ -107,20 +104,14 @@ def _without_host(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(directory: Path) -> Kept:
-    """Read what `write` wrote."""
-    figures = read_figures(directory)
-    need((directory / PROVENANCE).is_file(), f"{directory}: no {PROVENANCE} here")
-    about = json.loads((directory / PROVENANCE).read_text())
+    """Read what `write` wrote; figures in the order of the page."""
+    figures = read_tables(sorted((directory / "figures").glob("*.csv")))
     tables = {path.stem: read_table(path) for path in (directory / "tables").glob("*.csv")}
-    need("late" in tables, f"{directory}: no tables/late.csv here")
-    return Kept(about, figures, tables)
-
-
-def read_figures(directory: Path) -> dict[str, pd.DataFrame]:
-    """The tables of the figures only, in the order of the page."""
-    tables = read_tables(sorted((directory / "figures").glob("*.csv")))
-    need(bool(tables), f"{directory}: no tables of figures here")
-    return {name: tables[name] for name in KINDS if name in tables}
+    there = {PROVENANCE: (directory / PROVENANCE).is_file(), "tables/late.csv": "late" in tables, "figures": figures}
+    for name, found in there.items():
+        need(bool(found), f"{directory}: no {name} here")
+    about = json.loads((directory / PROVENANCE).read_text())
+    return Kept(about, {name: figures[name] for name in KINDS if name in figures}, tables)
 
 
 def write(kept: Kept, directory: Path) -> None:

@@ -100,7 +100,7 @@ def test_one_entry_is_all_that_a_metric_takes(tmp_path: Path, monkeypatch: pytes
     assert late_table(found, metrics)["highest return"].tolist() == [7.5]
     assert [point.scalars["evaluation/highest"] for point in read_points(directory)] == [8, 8]
     assert "| `highest` | per run |" in table_of_metrics() and "`evaluation/highest`" in table_of_mirrors()
-    about = {"study": "x", "runs": 2, "finished": 2, "interactions": 1, "hours": 1, "untimed": 0, "notes": []}
+    about = {"study": "x", "runs": 2, "finished": 2, "interactions": 1, "hours": 1, "copied": {}, "notes": []}
     about |= {"commands": [], **{name: {} for name in ("machines", "threads", "devices", "versions", "commits")}}
     assert "| highest return |" in page(about, {"late": late_table(found, metrics)}, [])
     assert "highest" not in page(about, {"late": before}, []), "a table that was kept before it was there"
