@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from itertools import groupby, islice, pairwise
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
-from meanq.rundir.layout import EVALUATIONS, LOCK, META, STATUS, TIMINGS, WRITTEN_STATES
+from meanq.rundir import layout, reader
 from meanq.rundir.lock import lock_holder
-from meanq.rundir.reader import DamagedFileError, UnreadableFileError, read_json, read_json_if_valid, read_last_rows
 
 STALLED_SECONDS = 120.0  # a live run refreshes status.json at least every 30 s
 _SPEED_ROWS = 10  # of timings.csv: some of them include an evaluation, some do not
@@ -23,7 +21,7 @@ FINISHED = ("finished", "resumed", "skipped")  # outcomes of a run that has its 
 class RunStatus:
     """The status of one run; None is unknown."""
 
-    directory: str
+    directory: Path
     study: str
     environment: str
     label: str
@@ -37,7 +35,7 @@ class RunStatus:
     eta_seconds: float | None = None
     heartbeat_age_seconds: float | None = None
     checkpoint: int | None = None
-    host: str | None = None
+    host: str | None = None  # of the process that holds the lock
     pid: int | None = None
     reason: str | None = None  # of a failure, in one line
     traceback: str | None = None
@@ -60,14 +58,10 @@ class Outcome:
     @classmethod
     def of(cls, directory: Path, before: "Outcome | None" = None) -> "Outcome":
         """Read the outcome; compare it with that from before the sweep to tell skipped, resumed and new runs apart."""
-        if not (directory / STATUS).exists():
+        if not (directory / layout.STATUS).exists():
             return cls("not started")
         run = read_run(directory)
-        resumed = 0
-        with contextlib.suppress(OSError):
-            steps = read_json_if_valid(directory / META).get("resumed")
-            resumed = len(steps) if isinstance(steps, list) else 0
-        state = run.state
+        state, resumed = run.state, len(reader.read_json_if_valid(directory / layout.META).get("resumed", []))
         if before and state == "finished":
             state = "skipped" if before.state == "finished" else "resumed" if resumed > before.resumed else state
         return cls(state, resumed, run.reason or "")
@@ -77,117 +71,84 @@ def read_run(directory: Path) -> RunStatus:
     """Read whatever can be known about a run; damaged files become `problems`."""
     study, environment, label, seed = ("", "", "", "", *directory.absolute().parts)[-4:]
     number = seed.removeprefix("seed_")
-    run = RunStatus(str(directory), study, environment, label, int(number) if number.isdecimal() else None)
-    run.state = _read_state(directory, run)
-    for read in (_read_evaluation, _read_speed):
+    run = RunStatus(directory, study, environment, label, int(number) if number.isdecimal() else None)
+    locked_at = _read_lock(run)  # before the status, so that a run which ends in between is not taken for killed
+    for read in (_read_status, _read_evaluation, _read_speed):
         try:
-            read(directory, run)
+            read(run)
         except FileNotFoundError:
             pass
-        except UnreadableFileError as error:
+        except reader.UnreadableFileError as error:
             run.problems.append(error.brief)
+    run.state = _derive_state(run, locked_at)
     if run.state == "running" and run.steps_per_second and run.step is not None and run.total_steps is not None:
         seconds = (run.total_steps - run.step) / run.steps_per_second
         run.eta_seconds = max(0.0, seconds - (run.heartbeat_age_seconds or 0.0))
     return run
 
 
-def _read_state(directory: Path, run: RunStatus) -> str:
-    """Derive the state; also fills in progress, reason and lock holder."""
-    try:
-        state = _read_status(directory, run)
-        if state == "finished":
-            return state
-        locked_for = _locked_seconds(directory, run)
-        if locked_for is None:
-            state = _read_status(directory, run)  # the run may have ended between the two readings
-            return state if state != "running" else _without_lock(directory, run)
-    except FileNotFoundError:
-        if _locked_seconds(directory, run) is not None:
-            return "starting"
-        run.problems.append(f"no {STATUS}")
+def _read_lock(run: RunStatus) -> float | None:
+    """The time at which the lock was acquired, since its holder then writes the lock file; None where it is free."""
+    with contextlib.suppress(OSError):  # released in the meantime
+        if holder := lock_holder(run.directory):
+            run.host, run.pid = holder["host"], holder["pid"]
+            return (run.directory / layout.LOCK).stat().st_mtime
+    return None
+
+
+def _read_status(run: RunStatus) -> None:
+    path = run.directory / layout.STATUS
+    status = reader.read_json(path)
+    if status.get("state") not in layout.WRITTEN_STATES:
+        raise reader.DamagedFileError(path, f"state is {status.get('state')!r:.40}")
+    for name in ("step", "total_steps"):
+        if type(status.get(name)) is not int:
+            raise reader.DamagedFileError(path, f"{name} is {status.get(name)!r:.40}")
+    run.state, run.step, run.total_steps = status["state"], status["step"], status["total_steps"]
+    run.checkpoint = status.get("checkpoint")
+    run.heartbeat_age_seconds = max(0.0, time.time() - path.stat().st_mtime)
+    if run.state == "failed":
+        run.reason = " ".join(str(status.get("reason", "no reason given")).split())
+        run.traceback = str(status.get("traceback", ""))
+
+
+def _derive_state(run: RunStatus, locked_at: float | None) -> str:
+    """Compare what the run wrote with its lock and its heartbeat."""
+    age, locked_for = run.heartbeat_age_seconds, None if locked_at is None else time.time() - locked_at
+    if age is None:
+        if not any(problem.startswith(layout.STATUS) for problem in run.problems):  # then there is no such file
+            if locked_for is not None:
+                return "starting"
+            run.problems.append(f"no {layout.STATUS}")
         return "unreadable"
-    except UnreadableFileError as error:
-        run.problems.append(error.brief)
-        return "unreadable"
-    if run.heartbeat_age_seconds is not None and locked_for < run.heartbeat_age_seconds:
-        # The process that holds the lock has not written status.json yet.
+    if run.state == "finished":
+        return run.state
+    if locked_for is not None and locked_for < age:  # the process that holds the lock has not written its status yet
         return "starting" if locked_for < STALLED_SECONDS else "stalled?"
-    return state if state != "running" or _fresh(run) else "stalled?"
-
-
-def _locked_seconds(directory: Path, run: RunStatus) -> float | None:
-    """How long the lock has been held; None where it is free. Its holder writes the lock file when it starts."""
-    holder = lock_holder(directory)
-    if holder is None:
-        return None
-    _set_holder(run, holder)
-    try:
-        return max(0.0, time.time() - (directory / LOCK).stat().st_mtime)
-    except OSError:  # released in the meantime
-        return None
-
-
-def _read_status(directory: Path, run: RunStatus) -> str:
-    path = directory / STATUS
-    with contextlib.suppress(OSError):  # then reading it says why
-        run.heartbeat_age_seconds = max(0.0, time.time() - path.stat().st_mtime)
-    status = read_json(path)
-    state = status.get("state")
-    if state not in WRITTEN_STATES:
-        raise DamagedFileError(path, f"state is {state!r:.40}")
-    run.step = _whole_number(path, status, "step")
-    run.total_steps = _whole_number(path, status, "total_steps")
-    run.checkpoint = None if status.get("checkpoint") is None else _whole_number(path, status, "checkpoint")
-    if state == "failed":
-        traceback = status.get("traceback")
-        run.traceback = traceback if isinstance(traceback, str) else None
-        last_line = (run.traceback or "").strip().rpartition("\n")[2]
-        run.reason = " ".join(str(status.get("reason") or last_line or "no reason given").split())
-    return str(state)
-
-
-def _without_lock(directory: Path, run: RunStatus) -> str:
-    """The state of a run that says running although nobody holds its lock.
-
-    Some file systems do not show one host's locks to another. So where the lock was another host's, or where there is
-    no lock file, the run counts as killed only once its heartbeat has stopped, too.
-    """
+    if run.state != "running":
+        return run.state
+    if locked_for is not None:
+        return "running" if age < STALLED_SECONDS else "stalled?"
+    # Some file systems do not show one host's locks to another. So where the lock was another host's, or where there is
+    # no lock file, the run counts as killed only once its heartbeat has stopped, too.
     with contextlib.suppress(OSError):
-        _set_holder(run, read_json(directory / LOCK))
-    return "running" if _fresh(run) and run.host != socket.gethostname() else "killed"
+        holder = reader.read_json(run.directory / layout.LOCK)
+        run.host, run.pid = holder.get("host"), holder.get("pid")
+    return "running" if age < STALLED_SECONDS and run.host != socket.gethostname() else "killed"
 
 
-def _set_holder(run: RunStatus, holder: dict[str, Any]) -> None:
-    host, pid = holder.get("host"), holder.get("pid")
-    run.host = host if isinstance(host, str) and host != "?" else None
-    run.pid = pid if isinstance(pid, int) else None
-
-
-def _fresh(run: RunStatus) -> bool:
-    return run.heartbeat_age_seconds is not None and run.heartbeat_age_seconds < STALLED_SECONDS
-
-
-def _read_evaluation(directory: Path, run: RunStatus) -> None:
+def _read_evaluation(run: RunStatus) -> None:
     """Set the mean return of the last evaluation."""
-    _, last = next(groupby(read_last_rows(directory / EVALUATIONS, "return"), lambda row: row[0]), (None, None))
-    if last:
-        rows = list(last)
-        run.evaluation_step = int(rows[0][0])
-        run.evaluation_return = mean(value for _, value in reversed(rows))
+    rows = reader.read_last_rows(run.directory / layout.EVALUATIONS, "return")
+    for step, last in islice(groupby(rows, lambda row: row[0]), 1):
+        run.evaluation_step, run.evaluation_return = step, mean(value for _, value in last)
 
 
-def _read_speed(directory: Path, run: RunStatus) -> None:
+def _read_speed(run: RunStatus) -> None:
     """Set the steps per second over the last rows. Uses speeds: `seconds` may restart where a run was resumed."""
-    rows = [*islice(read_last_rows(directory / TIMINGS, "steps_per_second"), _SPEED_ROWS + 1), (0.0, 0.0)]
+    last = reader.read_last_rows(run.directory / layout.TIMINGS, "steps_per_second")
+    rows = [*islice(last, _SPEED_ROWS + 1), (0, 0.0)]
     steps = [step - before for (step, _), (before, _) in pairwise(rows[: _SPEED_ROWS + 1])]
     seconds = sum(n / speed if speed > 0 else math.inf for n, (_, speed) in zip(steps, rows, strict=False))
     if math.isfinite(seconds) and seconds > 0:
         run.steps_per_second = sum(steps) / seconds
-
-
-def _whole_number(path: Path, status: dict[str, Any], key: str) -> int:
-    value = status.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise DamagedFileError(path, f"{key} is {value!r:.40}")
-    return value

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = {".csv": 2**30, ".npz": 2**32}
 _MAX_TEXT_BYTES = 2**24  # of all other files
-_TAIL_BYTES = 2**22
 # What parsers raise for a file that is not what its name promises.
 _DAMAGE = (
     *(EOFError, MemoryError, KeyError, ValueError, TypeError, AttributeError, NotImplementedError, RecursionError),
@@ -57,10 +56,10 @@ class DamagedFileError(UnreadableFileError):
 
 
 @contextlib.contextmanager
-def open_file(path: Path, *, limited: bool = True) -> Iterator[BinaryIO]:
+def open_file(path: Path) -> Iterator[BinaryIO]:
     """Open a run's file for reading; whatever is wrong with it, also while it is parsed, is an UnreadableFileError.
 
-    Regular files only: opening a pipe would wait for its writer. `limited`: no larger than a run's file ever is.
+    Regular files only, since opening a pipe would wait for its writer, and no larger than a run's file ever is.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -70,7 +69,7 @@ def open_file(path: Path, *, limited: bool = True) -> Iterator[BinaryIO]:
             raise DamagedFileError(path, "is not a regular file")
         with os.fdopen(descriptor, "rb") as file:
             most = _MAX_BYTES.get(path.suffix, _MAX_TEXT_BYTES)
-            if limited and about.st_size > most:
+            if about.st_size > most:
                 raise DamagedFileError(path, f"has {about.st_size:,} bytes, more than {most:,}")
             yield file
     except (FileNotFoundError, UnreadableFileError):
@@ -180,45 +179,28 @@ def find_runs(roots: Iterable[Path], problems: list[tuple[str, str]]) -> Iterato
     A run directory has a status.json or is called seed_<n>. `problems` gets (directory, reason) of what cannot be
     listed.
     """
-    seen: set[tuple[int, int]] = set()  # roots may overlap, and a link may lead back up
-    waiting = list(roots)[::-1]
-    while waiting:
-        directory = waiting.pop()
-        try:
-            about = directory.stat()
-            if (about.st_dev, about.st_ino) in seen:
-                continue
-            seen.add((about.st_dev, about.st_ino))
-            with os.scandir(directory) as entries:
-                below = {entry.name: entry for entry in entries}
-            if STATUS in below or SEED_DIR.fullmatch(directory.name or directory.resolve().name):
+
+    def note(error: OSError) -> None:
+        problems.append((error.filename, error.strerror or str(error)))
+
+    seen: set[Path] = set()  # roots may overlap, and a link may lead back up
+    for root in roots:
+        for path, names, files in os.walk(root, onerror=note, followlinks=True):
+            directory, real = Path(path), Path(path).resolve()
+            names[:] = [] if real in seen else sorted(name for name in names if not name.startswith("."))
+            if real not in seen and (STATUS in files or SEED_DIR.fullmatch(directory.name or real.name)):
+                names.clear()
                 yield directory
-                continue
-            names = sorted(n for n, entry in below.items() if not n.startswith(".") and entry.is_dir())
-            waiting += [directory / name for name in reversed(names)]
-        except OSError as error:
-            problems.append((str(directory), error.strerror or str(error)))
+            seen.add(real)
 
 
-def read_last_rows(path: Path, column: str) -> Iterator[tuple[float, float]]:
-    """Yield (step, column) of each row of a table, the last row first. Reads only the end of the file: tables grow."""
-    with open_file(path, limited=False) as file:
-        header = file.readline(_TAIL_BYTES).decode(errors="replace")
-        names = header.rstrip("\n").split(",")
+def read_last_rows(path: Path, column: str) -> Iterator[tuple[int, float]]:
+    """Yield (step, column) of each row of a table, the last row first; parses no more rows than are asked for."""
+    with open_file(path) as file:
+        header, *lines = file.read().decode().splitlines() or [""]
+        names = header.split(",")
         if not {"step", column} <= set(names):
             raise DamagedFileError(path, f"has no column {column}" if header else "is empty")
-        first, end = file.tell(), file.seek(0, os.SEEK_END)
-        start = file.seek(max(first, end - _TAIL_BYTES))
-        text = file.read(end - start).decode(errors="replace")
-    if not (text or header).endswith("\n"):
-        raise DamagedFileError(path, "ends within a row")
-    lines = text.splitlines()[0 if start == first else 1 :]
-    for line in reversed(lines):
-        try:
+        for line in reversed(lines):
             cells = dict(zip(names, line.split(","), strict=True))
-            row = float(int(cells["step"])), float(cells[column])
-        except (ValueError, OverflowError):
-            raise DamagedFileError(path, f"malformed row {line!r:.60}") from None
-        yield row
-    if start > first:
-        raise DamagedFileError(path, f"the last evaluation has more than {_TAIL_BYTES:,} bytes")
+            yield int(cells["step"]), float(cells[column])

@@ -1,18 +1,15 @@
 """What `python -m meanq.status` shows: a table of runs or of labels, failures, a summary, and details of one run."""
 
-import math
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from rich.cells import cell_len
-from rich.console import JustifyMethod, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -22,21 +19,9 @@ from meanq.rundir.reader import find_runs
 
 COLLAPSE_ABOVE = 40  # runs; more are shown as one row per environment and label
 
-_LISTED_REASONS = 8
-_STYLES = {
-    "finished": "green",
-    "running": "cyan",
-    "starting": "cyan",
-    "stalled?": "yellow",
-    "interrupted": "yellow",
-    "killed": "red",
-    "failed": "bold red",
-    "unreadable": "magenta",
-}
-_TEXT_COLUMNS = ("environment", "label", "state", "states")
-_FOLDED_COLUMNS = ("environment", "label", "states")  # wrapped on a narrow terminal
-_FOLDED_WIDTH = 14  # below this width of a folded column, others are left out
-_LEFT_OUT = ("at step", "steps/s", "heartbeat", "steps", "seeds")  # in this order, on a narrow terminal
+_COLOURS = ("green", "cyan", "cyan", "yellow", "yellow", "red", "bold red", "magenta")
+_STYLES = dict(zip(STATES, _COLOURS, strict=True))
+_WRAPPED = ("environment", "label", "states")  # columns that give way on a narrow terminal
 
 Row = dict[str, str]
 
@@ -45,85 +30,65 @@ class Overview:
     """All runs below a root, at one moment."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
         self.unlisted: list[tuple[str, str]] = []
         runs = [read_run(directory) for directory in find_runs([root], self.unlisted)]
-        self._one_study = len({Path(run.directory).parents[2] for run in runs}) == 1
-        self.runs = sorted(runs, key=lambda run: (_natural(self._environment(run)), _natural(run.directory)))
+        self.runs = sorted(runs, key=lambda run: _natural(str(run.directory)))
+        self._one_study = len({run.study for run in runs}) == 1
 
-    def _environment(self, run: RunStatus) -> str:
-        """The name of the environment, with the path from the root where there are several studies."""
-        return run.environment if self._one_study else os.path.relpath(Path(run.directory).parents[1], self.root)
+    def _names(self, run: RunStatus) -> Row:
+        environment = run.environment if self._one_study else f"{run.study}/{run.environment}"
+        return {"environment": environment, "label": run.label}
 
-    def table(self, collapse: bool | None, width: int, most: int = COLLAPSE_ABOVE) -> list[RenderableType]:
-        """One row per run or per label, reasons of failures, and what could not be read."""
-        collapsed = len(self.runs) > most if collapse is None else collapse
-        rows = self._label_rows() if collapsed else self._run_rows()
-        failed = [(run.directory, run.reason or "") for run in self.runs if run.state == "failed"]
-        unread = [(run.directory, problem) for run in self.runs for problem in run.problems]
-        hint = Text("One row for all seeds of a label; --all shows every run.", style="dim")
+    def table(self, most: float) -> list[RenderableType]:
+        """One row per run or, of more than `most`, per label; reasons of failures; what could not be read."""
+        collapsed = len(self.runs) > most
+        rows = self._label_rows() if collapsed else [{**self._names(run), **_run_row(run)} for run in self.runs]
+        failed = [(str(run.directory), run.reason or "") for run in self.runs if run.state == "failed"]
+        unread = [(str(run.directory), problem) for run in self.runs for problem in run.problems]
         return [
-            _table(rows, width),
-            *([hint] if collapsed and collapse is None else []),
+            _table(rows),
+            *([text("One row for all seeds of a label; --all shows every run.", "dim")] if collapsed else []),
             *_reasons("Failed (tracebacks: --failed)", failed),
             *_reasons("Cannot be read", unread + self.unlisted),
         ]
 
     def summary(self) -> Text:
-        """How many runs are in which state, their speed, and when they will be done."""
+        """How many runs are in which state, their speed, and how long the running ones will take."""
         running = [run for run in self.runs if run.state == "running"]
-        text = f"{len(self.runs)} run{'s' * (len(self.runs) != 1)}: {_count_states(self.runs)}"
+        line = f"{len(self.runs)} run{'s' * (len(self.runs) != 1)}: {_count_states(self.runs)}"
         if running:
-            text += f"; {sum(run.steps_per_second or 0 for run in running):,.0f} steps/s in all"
+            line += f"; {sum(run.steps_per_second or 0 for run in running):,.0f} steps/s in all"
         etas = [run.eta_seconds for run in running if run.eta_seconds is not None]
-        if etas:
-            text += f"; the running ones would be done {_clock(max(etas))}"
-            if len(etas) < len(running):
-                text += f" ({len(running) - len(etas)} of them without an estimate yet)"
-        return Text(f"{text}.", style="bold")
-
-    def _run_rows(self) -> list[Row]:
-        return [_run_row(run, self._environment(run)) for run in self.runs]
+        if etas and len(etas) == len(running):
+            line += f"; the running ones need {duration(max(etas))} more"
+        return text(f"{line}.", "bold")
 
     def _label_rows(self) -> list[Row]:
         rows = []
-        for _, members in groupby(self.runs, key=lambda run: Path(run.directory).parent):
+        for _, members in groupby(self.runs, key=lambda run: run.directory.parent):
             runs = list(members)
             step, returns = comparable_returns(runs)
-            center = mean(returns) if returns else None
-            spread = f" ± {_number(stdev(returns), like=center)}" if len(returns) > 1 else ""
+            spread = f" ± {stdev(returns):,.2f}" if len(returns) > 1 else ""
             shares = [run.share for run in runs if run.share is not None]
-            speeds = [run.steps_per_second for run in runs if run.state == "running" and run.steps_per_second]
-            etas = [run.eta_seconds for run in runs if run.eta_seconds is not None]
-            rows.append(
-                {
-                    "environment": self._environment(runs[0]),
-                    "label": runs[0].label,
-                    "seeds": str(len(runs)),
-                    "states": _count_states(runs),
-                    "done": _percent(mean(shares) if shares else None),
-                    "return": _number(center) + spread,
-                    "of seeds": f"{len(returns)} at {_steps(step)}" if returns else "-",
-                    "steps/s": _speed(sum(speeds) if speeds else None),
-                    "ETA": _duration(max(etas, default=None)),
-                }
-            )
+            row = {
+                "states": _count_states(runs),
+                "done": _percent(mean(shares) if shares else None),
+                "return": f"{mean(returns):,.2f}{spread}" if returns else "-",
+                "of seeds": f"{len(returns)} at {step:,}" if returns else "-",
+                "ETA": duration(max((run.eta_seconds for run in runs if run.eta_seconds is not None), default=None)),
+            }
+            rows.append({**self._names(runs[0]), **row})
         return rows
 
 
-def _run_row(run: RunStatus, environment: str) -> Row:
+def _run_row(run: RunStatus) -> Row:
     return {
-        "environment": environment,
-        "label": run.label,
-        "seed": Path(run.directory).name if run.seed is None else str(run.seed),
+        "seed": run.directory.name if run.seed is None else str(run.seed),
         "state": run.state,
-        "steps": f"{_steps(run.step)}/{_steps(run.total_steps)}",
         "done": _percent(run.share),
-        "return": _number(run.evaluation_return),
-        "at step": _steps(run.evaluation_step),
-        "steps/s": _speed(run.steps_per_second),
-        "ETA": _duration(run.eta_seconds),
-        "heartbeat": _duration(run.heartbeat_age_seconds),
+        "return": _cell(run.evaluation_return, ",.2f"),
+        "steps/s": _cell(run.steps_per_second, ",.1f"),
+        "ETA": duration(run.eta_seconds),
     }
 
 
@@ -144,49 +109,33 @@ def comparable_returns(runs: Sequence[RunStatus]) -> tuple[int | None, list[floa
 
 def details(run: RunStatus) -> list[RenderableType]:
     """All about one run; its traceback if it failed."""
-    facts = _run_row(run, run.environment) | {
+    facts = _run_row(run) | {
+        "steps": f"{_cell(run.step, ',')} of {_cell(run.total_steps, ',')}",
+        "evaluated at": _cell(run.evaluation_step, ","),
+        "heartbeat": duration(run.heartbeat_age_seconds),
+        "checkpoint": _cell(run.checkpoint, ","),
+        "process": "-" if run.pid is None else f"{run.pid} on {run.host}",
         "reason": run.reason or "-",
         "cannot be read": "; ".join(run.problems) or "-",
-        "checkpoint": _steps(run.checkpoint),
-        "process": "-" if run.pid is None else f"{run.pid} on {run.host or 'an unknown host'}",
     }
     grid = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         if value != "-":
-            style = _STYLES[run.state] if name == "state" else ""
-            grid.add_row(Text(f"  {name}", style="dim"), Text(printable(value), style=style, overflow="fold"))
-    return [Text(printable(run.directory), style="bold"), grid, *_traceback(run)]
+            grid.add_row(text(f"  {name}", "dim"), text(value, _STYLES[run.state] if name == "state" else ""))
+    lines = (run.traceback or "").expandtabs(4).rstrip().splitlines()
+    return [text(str(run.directory), "bold"), grid, *(text(f"  {line}") for line in lines)]
 
 
-def failures(runs: Sequence[RunStatus]) -> list[RenderableType]:
-    """Reasons and tracebacks of failed runs."""
-    lines: list[RenderableType] = []
-    for run in runs:
-        lines += [Text(printable(run.directory), style="bold"), Text(f"  {printable(run.reason or '')}", style="red")]
-        lines += [*_traceback(run), ""]
-    return lines
-
-
-def _traceback(run: RunStatus) -> list[Text]:
-    return [Text(f"  {printable(line.expandtabs(4))}") for line in (run.traceback or "").rstrip().splitlines()]
-
-
-def _table(rows: Sequence[Row], width: int) -> Table:
-    """Align the columns; leave some out where the terminal is too narrow."""
-    cells = {name: [printable(row[name]) for row in rows] for name in rows[0]}
-    widths = {name: max(map(cell_len, [name, *cells[name]])) for name in cells}
-    for name in set(_FOLDED_COLUMNS) & widths.keys():
-        widths[name] = min(widths[name], _FOLDED_WIDTH)
-    for name in _LEFT_OUT:
-        if sum(widths.values()) + 2 * (len(widths) - 1) > width:
-            widths.pop(name, None)
+def _table(rows: Sequence[Row]) -> Table:
     table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
-    for name in widths:
-        justify: JustifyMethod = "left" if name in _TEXT_COLUMNS else "right"
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=name not in _FOLDED_COLUMNS)
-    for i in range(len(rows)):
-        styles = [_state_style(cells[name][i]) if name.startswith("state") else "" for name in widths]
-        table.add_row(*(Text(cells[name][i], style=style) for name, style in zip(widths, styles, strict=True)))
+    for name in rows[0] if rows else ():
+        wrapped = name in _WRAPPED
+        justify: Any = "left" if wrapped or name == "state" else "right"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=not wrapped)
+    for row in rows:
+        table.add_row(
+            *(text(cell, _state_style(cell) if name.startswith("state") else "") for name, cell in row.items())
+        )
     return table
 
 
@@ -194,17 +143,11 @@ def _reasons(title: str, pairs: Iterable[tuple[str, str]]) -> list[RenderableTyp
     """Group directories by reason, so that a hundred runs that failed alike take two lines."""
     directories: dict[str, list[str]] = {}
     for directory, reason in pairs:
-        directories.setdefault(printable(reason), []).append(printable(directory))
-    if not directories:
-        return []
-    lines: list[RenderableType] = ["", Text(title, style="bold")]
-    for reason in sorted(directories, key=lambda r: -len(directories[r]))[:_LISTED_REASONS]:
-        first, *others = directories[reason]
-        more = f" and {len(others)} more" if others else ""
-        lines.append(Text(f"  {len(others) + 1} x {reason}", no_wrap=True, overflow="ellipsis"))
-        lines.append(Text(f"      {first}{more}", overflow="fold"))
-    if len(directories) > _LISTED_REASONS:
-        lines.append(f"  and {len(directories) - _LISTED_REASONS} other reasons")
+        directories.setdefault(reason, []).append(directory)
+    lines: list[RenderableType] = ["", text(title, "bold")] if directories else []
+    for reason, (first, *others) in directories.items():
+        lines.append(text(f"  {len(others) + 1} x {reason}"))
+        lines.append(text(f"      {first}{f' and {len(others)} more' if others else ''}"))
     return lines
 
 
@@ -213,60 +156,31 @@ def _count_states(runs: Iterable[RunStatus]) -> str:
     return ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
 
 
-def _state_style(text: str) -> str:
+def _state_style(states: str) -> str:
     """Return the style of the worst state in a text."""
-    return next((_STYLES[state] for state in reversed(STATES) if state in text), "")
+    return next((_STYLES[state] for state in reversed(STATES) if state in states), "")
 
 
-def _natural(text: str) -> list[Any]:
+def _natural(path: str) -> list[Any]:
     """Sort key that puts size=2 before size=10."""
-    return [int(part) if i % 2 else part for i, part in enumerate(re.split(r"([0-9]{1,18})", text))]
+    return [int(part) if i % 2 else part for i, part in enumerate(re.split(r"([0-9]{1,18})", path))]
 
 
-def printable(text: str) -> str:
-    """Replace control characters, which a name or a message may contain and a terminal would obey."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+def text(content: str, style: str = "") -> Text:
+    """Text without control characters, which a name or a message may contain and a terminal would obey."""
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in content)
+    return Text(shown, style=style, overflow="fold")
 
 
-def _steps(steps: int | None) -> str:
-    """Round down, so that a run never seems further than it is."""
-    if steps is None:
-        return "-"
-    if steps < 1000:
-        return str(steps)
-    return f"{steps // 100 / 10:g}K" if steps < 1_000_000 else f"{steps // 10_000 / 100:g}M"
+def duration(seconds: float | None) -> str:
+    """Hours, minutes and seconds."""
+    return "-" if seconds is None else str(timedelta(seconds=int(seconds)))
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{math.floor(100 * share)}%"
-
-
-def _number(value: float | None, like: float | None = None) -> str:
-    """Choose decimals by the size of the value, or of another."""
-    if value is None:
-        return "-"
-    size = abs(value if like is None else like)
-    return f"{value:.2f}" if size < 10 else f"{value:.1f}" if size < 1000 else f"{value:,.0f}"
-
-
-def _speed(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}" if value < 10 else f"{value:,.0f}"
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
-    if hours >= 48:
-        return f"{days}d{hours % 24:02d}h"
-    return f"{hours}h{minutes % 60:02d}m" if hours else f"{minutes}m" if minutes else f"{int(seconds)}s"
-
-
-def _clock(seconds: float) -> str:
-    """Say at which time a number of seconds will have passed."""
-    if seconds > 1e8:
-        return f"in {_duration(seconds)}"
-    now = datetime.now()
-    then = now + timedelta(seconds=seconds)
-    day = "" if then.date() == now.date() else f"{then:%a %d %b} "
-    return f"about {day}{then:%H:%M}, in {_duration(seconds)}"
+    """Round down, so that a run never seems further than it is."""
+    return "-" if share is None else f"{int(100 * share)}%"

@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from meanq.metrics import definitions
-from meanq.rundir.layout import EVALUATIONS, META, TIMINGS
+from meanq.rundir import layout, reader
 from meanq.rundir.progress import Outcome
-from meanq.rundir.reader import read_json_if_valid, read_status, read_table
+from meanq.status.overview import duration
 
 
 def print_summary(console: Console, outcomes: Mapping[Path, Outcome]) -> None:
@@ -24,15 +24,15 @@ def print_summary(console: Console, outcomes: Mapping[Path, Outcome]) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for directory, outcome in outcomes.items():
         env, label, seed = directory.parts[-3:]
-        steps = f"{read_status(directory).get('step', 0):,}"
-        cells = [*_evaluation_cells(directory), _duration(directory)]
-        table.add_row(env, label, seed.removeprefix("seed_"), outcome.state, steps, *cells)
+        steps = f"{reader.read_status(directory).get('step', 0):,}"
+        spent = duration(reader.read_json_if_valid(directory / layout.META).get("seconds"))
+        evaluated = _evaluation_cells(directory)
+        table.add_row(env, label, seed.removeprefix("seed_"), outcome.state, steps, *evaluated, spent)
     console.print(table)
-    lines = []
-    if shares := time_shares(outcomes):
-        lines.append("Time: " + ", ".join(f"{part} {share:.0%}" for part, share in shares.items() if share >= 0.005))
-    failed = {directory: outcome.reason for directory, outcome in outcomes.items() if outcome.state == "failed"}
-    lines += [f"{directory} failed: {escape(reason)}" for directory, reason in failed.items()]
+    shares = [f"{part} {share:.0%}" for part, share in time_shares(outcomes).items() if share >= 0.005]
+    lines = [f"Time: {', '.join(shares)}"] if shares else []
+    failed = [(directory, outcome) for directory, outcome in outcomes.items() if outcome.state == "failed"]
+    lines += [f"{directory} failed: {escape(outcome.reason)}" for directory, outcome in failed]
     if len(outcomes) > 1:
         counts = Counter(outcome.state for outcome in outcomes.values())
         lines.append(", ".join(f"{count} {state}" for state, count in counts.items()))
@@ -46,7 +46,7 @@ def time_shares(directories: Iterable[Path]) -> dict[str, float]:
     total = 0.0
     for directory in directories:
         before = 0
-        for row in read_table(directory / TIMINGS):
+        for row in reader.read_table(directory / layout.TIMINGS):
             steps, before = int(row["step"]) - before, int(row["step"])
             elapsed = steps / max(float(row["steps_per_second"]), 1e-9)
             total += elapsed
@@ -58,7 +58,7 @@ def time_shares(directories: Iterable[Path]) -> dict[str, float]:
 
 def _evaluation_cells(directory: Path) -> list[str]:
     """Return, V(s0) and bias of the last evaluation."""
-    rows = read_table(directory / EVALUATIONS)
+    rows = reader.read_table(directory / layout.EVALUATIONS)
     last = [row for row in rows if row["step"] == rows[-1]["step"]]
     if not last:
         return ["-", "-", "-"]
@@ -67,11 +67,3 @@ def _evaluation_cells(directory: Path) -> list[str]:
     value = mean(float(row["value"]) for row in last)
     bias = mean(definitions.bias(float(row["value"]), float(row["discounted_return"])) for row in last)
     return [f"{mean(returns):.1f}{spread}", f"{value:.2f}", f"{bias:+.2f}"]
-
-
-def _duration(directory: Path) -> str:
-    seconds = read_json_if_valid(directory / META).get("seconds")
-    if seconds is None:
-        return "-"
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
