@@ -79,7 +79,7 @@ def measure(config: Config, checkpoints: int) -> Cost:
         start = time.perf_counter()
         run._save()
         seconds.append(time.perf_counter() - start)
-    disk = run._checkpoints.size()
+    disk = sum(path.stat().st_size for path in run._checkpoints.directory.iterdir())
     run._record.close()
     start = time.perf_counter()
     again = Session(config)

@@ -7,7 +7,6 @@ It needs W&B's own library for workspaces: pip install wandb-workspaces.
 """
 
 import argparse
-import json
 import os
 import sys
 from typing import Any
@@ -35,38 +34,17 @@ def workspace(entity: str, project: str) -> Any:
     import wandb_workspaces.reports.v2 as panels
     import wandb_workspaces.workspaces as workspaces
 
-    def plot(metric: str, title: str) -> Any:
-        return panels.LinePlot(
-            title=title,
-            y=[metric],
-            title_x="interactions",
-            groupby="Group",
-            groupby_aggfunc="mean",
-            groupby_rangefunc="stddev",
-        )
-
-    sections = [
-        workspaces.Section(
-            name=name,
-            panels=[plot(metric, title) for metric, title in metrics.items()],
-            is_open=True,
-            layout_settings=workspaces.SectionLayoutSettings(columns=2, rows=2),
-        )
-        for name, metrics in SECTIONS.items()
-    ]
+    over_seeds: Any = {"groupby": "Group", "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
+    grid = workspaces.SectionLayoutSettings(columns=2, rows=2)
+    sections = []
+    for name, metrics in SECTIONS.items():
+        plots: list[Any] = [
+            panels.LinePlot(title=t, y=[m], title_x="interactions", **over_seeds) for m, t in metrics.items()
+        ]
+        sections.append(workspaces.Section(name=name, panels=plots, is_open=True, layout_settings=grid))
     sections.append(workspaces.Section(name="What these are", panels=[panels.MarkdownPanel(markdown=_NOTE)]))
-    return workspaces.Workspace(
-        entity=entity,
-        project=project,
-        name="meanq",
-        sections=sections,
-        runset_settings=workspaces.RunsetSettings(groupby=[workspaces.Metric("Group")]),
-    )
-
-
-def definition(view: Any) -> dict[str, Any]:
-    """What W&B stores of it."""
-    return json.loads(view._to_model().model_dump_json(by_alias=True, exclude_none=True))
+    runs = workspaces.RunsetSettings(groupby=[workspaces.Metric("Group")])
+    return workspaces.Workspace(entity=entity, project=project, name="meanq", sections=sections, runset_settings=runs)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -84,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
         except ModuleNotFoundError as error:
             raise ConfigError(f"{error.name} is not installed: pip install wandb-workspaces") from None
         if arguments.json:
-            print(json.dumps(definition(view), indent=2))
+            print(view._to_model().model_dump_json(by_alias=True, exclude_none=True, indent=2))
             return 0
         from meanq.mirrors.wandb import has_key
 

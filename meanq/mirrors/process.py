@@ -12,25 +12,25 @@ import contextlib
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from meanq.config.extensions import LOGGERS, import_logger
 from meanq.config.schema import LoggerConfig
-from meanq.mirrors.points import read_points
-from meanq.mirrors.sink import Sink, sink_class
+from meanq.mirrors.sink import Sink, read_points
 from meanq.rundir.layout import ENDED_STATES, MIRROR_LOG
 from meanq.rundir.reader import read_status
-
-_PROBLEM = "problem: "
 
 
 def make_mirror(logger: LoggerConfig, directory: Path) -> "ProcessMirror | None":
     """Start mirroring a directory that has its configuration; None where nothing is to be mirrored."""
-    if sink_class(logger) is None:
+    if logger.name not in LOGGERS or not import_logger(logger.name).enabled(logger):
         return None
     try:
         return ProcessMirror(logger, directory)
@@ -45,19 +45,13 @@ class ProcessMirror:
     def __init__(self, logger: LoggerConfig, directory: Path) -> None:
         self._logger, self._directory = logger, directory
         self._log = directory / MIRROR_LOG
-        package = str(Path(__file__).parents[2])
-        path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         environment.pop("WANDB_SERVICE", None)  # the W&B service of a parent process, which ends with that process
-        settings = json.dumps(asdict(logger))
-        with self._log.open("wb") as log:
+        command = [sys.executable, "-m", "meanq.mirrors.process", str(directory.absolute())]
+        with self._log.open("wb") as log:  # a session of its own, since Ctrl-C is for training
+            pipes: Any = {"stdin": subprocess.PIPE, "stdout": log, "stderr": subprocess.STDOUT}
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "meanq.mirrors.process", str(directory.absolute()), settings],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,  # Ctrl-C is for training
+                [*command, json.dumps(asdict(logger))], env=environment, start_new_session=True, **pipes
             )
         assert self._process.stdin is not None
         self._pipe = self._process.stdin
@@ -96,9 +90,8 @@ class ProcessMirror:
 
     def _problem(self) -> str:
         with contextlib.suppress(OSError):
-            lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.startswith(_PROBLEM)]
-            if lines:
-                return lines[-1].removeprefix(_PROBLEM)
+            if found := re.findall("^problem: (.*)$", self._log.read_text(errors="replace"), re.MULTILINE):
+                return found[-1]
         return f"ended with code {self._process.returncode}; see {self._log}"
 
     def _warn_once(self, problem: str) -> None:
@@ -108,19 +101,13 @@ class ProcessMirror:
 
 
 def _warn(logger: LoggerConfig, directory: Path, problem: str) -> None:
-    sink = sink_class(logger)
-    remedy = sink.remedy(directory) if sink else ""
-    print(
-        f"meanq: logger={logger.name}: {problem}. Training is not affected, its files are complete{remedy}",
-        file=sys.stderr,
-    )
+    where = f"Training is not affected, its files are complete{import_logger(logger.name).remedy(directory)}"
+    print(f"meanq: logger={logger.name}: {problem}. {where}", file=sys.stderr)
 
 
 def follow(directory: Path, logger: LoggerConfig, reports: Iterator[str]) -> None:
     """Log each point once, as soon as training reports that it is complete, and close with the reported state."""
-    found = sink_class(logger)
-    assert found is not None
-    sink = found(logger, directory)
+    sink = import_logger(logger.name)(logger, directory)
     through, state = -1, ""
     for report in reports:
         if report.isdigit():
@@ -155,14 +142,14 @@ def _reports(descriptor: int) -> Iterator[str]:
 
 def main(arguments: list[str]) -> int:
     """Run the mirror process."""
-    for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2"):
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     os.nice(10)  # training comes first
     try:
         follow(Path(arguments[0]), LoggerConfig(**json.loads(arguments[1])), _reports(0))
     except Exception as error:  # noqa: BLE001 - training prints it, in one line
         text = " ".join(str(error).split())
-        print(f"{_PROBLEM}{type(error).__name__}{': ' if text else ''}{text}", flush=True)
+        print(f"problem: {type(error).__name__}: {text}", flush=True)
         os._exit(1)  # at a regular exit W&B would keep trying
     return 0
 

@@ -1,10 +1,26 @@
-"""The interface of a logger: where the points of a run go."""
+"""What a logger receives, and its interface: points of metrics over steps, and Sink.
 
+Names and definitions of metrics are those of meanq.metrics.registry.
+"""
+
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from meanq.config.extensions import LOGGERS, import_logger
+import numpy as np
+
 from meanq.config.schema import LoggerConfig
-from meanq.mirrors.points import Point
+from meanq.metrics.definitions import normalising_scores
+from meanq.metrics.registry import METRICS, RunData
+from meanq.rundir import layout, reader
+
+
+@dataclass(frozen=True)
+class Point:
+    """Everything that the tables say of one step."""
+
+    step: int
+    scalars: dict[str, float] = field(default_factory=dict)
+    histograms: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 class Sink:
@@ -33,9 +49,36 @@ class Sink:
         return ""
 
 
-def sink_class(logger: LoggerConfig) -> type[Sink] | None:
-    """Look up a logger by its name; None where nothing is to be copied."""
-    if logger.name not in LOGGERS:
-        return None
-    found: type[Sink] = import_logger(logger.name)
-    return found if found.enabled(logger) else None
+def read_points(directory: Path) -> list[Point]:
+    """Read a run directory: one point per step that any table or probe mentions, in order."""
+    points: dict[int, Point] = {}
+
+    def at(step: int) -> Point:
+        return points.setdefault(int(step), Point(int(step)))
+
+    try:
+        run = _read_data(directory)
+        for metric in METRICS.values():
+            curve = metric.of_run(run) if metric.mirror and not metric.once else None
+            for step, value in zip(*curve, strict=True) if curve else ():
+                at(step).scalars[metric.mirror] = float(value)
+        for table, prefix in ((layout.TRAINING, "training"), (layout.TIMINGS, "timing")):
+            for row in reader.read_table(directory / table):
+                cells = {name: value for name, value in row.items() if name != "step" and value != ""}
+                at(int(row["step"])).scalars.update({f"{prefix}/{name}": float(cells[name]) for name in cells})
+        for step, q in zip(run.probe_step, () if run.q is None else run.q, strict=True):
+            at(step).histograms["probe/q"] = q.ravel()
+    except (KeyError, ValueError, TypeError, AttributeError) as error:  # cells that are missing or no numbers
+        raise reader.DamagedFileError(directory, error) from None
+    return [points[step] for step in sorted(points)]
+
+
+def _read_data(directory: Path) -> RunData:
+    scores = normalising_scores(reader.read_config(directory))
+    rows = reader.read_table(directory / layout.EVALUATIONS)
+    names = set(rows[0]) - {"step", "episode"} if rows else ()
+    columns = {name: np.array([float(row[name]) for row in rows]) for name in names}
+    step, probes = np.array([int(row["step"]) for row in rows], int), reader.read_probes(directory)
+    if probes is None:
+        return RunData(scores, step, columns)
+    return RunData(scores, step, columns, probes.step, probes.q.astype(np.float64), probes.true_q)

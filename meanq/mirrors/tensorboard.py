@@ -4,8 +4,7 @@ import shutil
 from pathlib import Path
 
 from meanq.config.schema import LoggerConfig
-from meanq.mirrors.points import Point
-from meanq.mirrors.sink import Sink
+from meanq.mirrors.sink import Point, Sink
 from meanq.rundir.layout import TENSORBOARD_DIR
 
 

@@ -12,8 +12,7 @@ from typing import Any, Literal
 from meanq.config.errors import ConfigError
 from meanq.config.fields import is_identity
 from meanq.config.schema import WANDB_MODES, LoggerConfig
-from meanq.mirrors.points import Point, read_points
-from meanq.mirrors.sink import Sink
+from meanq.mirrors.sink import Point, Sink, read_points
 from meanq.rundir.files import write_json
 from meanq.rundir.layout import META, MIRROR_STATE, WANDB_DIR, WEIGHTS
 from meanq.rundir.reader import read_config, read_json_if_valid
@@ -21,7 +20,9 @@ from meanq.rundir.reader import read_config, read_json_if_valid
 # W&B shows exit code 1 as failed and records 255 after Ctrl-C.
 _EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 255}
 _MAX_GROUP, _MAX_TAG = 128, 64  # W&B's limits
-_INIT_SECONDS = 90.0
+# W&B gets our rows, and neither output nor code, git state, system metrics or lists of packages.
+_ON = ("silent", "disable_code", "disable_git", "x_disable_meta", "x_disable_stats", "x_disable_machine_info")
+_SETTINGS: Any = {"console": "off", **dict.fromkeys(_ON, True), "x_save_requirements": False, "symlink": False}
 
 
 class WandbSink(Sink):
@@ -44,6 +45,7 @@ class WandbSink(Sink):
         if mode == "offline":
             shutil.rmtree(directory / WANDB_DIR, ignore_errors=True)
         tags = (config["algo"]["name"], config["env"]["name"], *logger.tags)
+        timeout: Any = {"finish_timeout": logger.finish_seconds, "finish_timeout_raises": True}
         self._run = wandb.init(
             project=logger.project,
             entity=logger.entity,
@@ -55,23 +57,7 @@ class WandbSink(Sink):
             tags=sorted({_shorten(tag, _MAX_TAG) for tag in tags}),
             config={**config, "meta": read_json_if_valid(directory / META)},
             dir=str(directory),
-            reinit="create_new",
-            settings=wandb.Settings(
-                silent=True,
-                quiet=True,
-                console="off",
-                symlink=False,
-                save_code=False,
-                disable_code=True,
-                disable_git=True,
-                x_disable_meta=True,
-                x_disable_stats=True,
-                x_disable_machine_info=True,
-                x_save_requirements=False,
-                init_timeout=_INIT_SECONDS,
-                finish_timeout=logger.finish_seconds,
-                finish_timeout_raises=True,
-            ),
+            settings=wandb.Settings(**_SETTINGS, **timeout),
         )
         self.position = self._run.starting_step if mode == "online" else 0
 
@@ -164,10 +150,9 @@ def _mode(logger: LoggerConfig) -> str:
 
 def _silence_wandb(directory: Path) -> None:
     """Call before W&B is imported: no banners, and no files outside this directory."""
-    cache = str(directory / WANDB_DIR / "cache")
     os.environ["WANDB_SILENT"] = "true"
     for name in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
-        os.environ.setdefault(name, cache)
+        os.environ.setdefault(name, str(directory / WANDB_DIR / "cache"))
 
 
 def _shorten(text: str, longest: int) -> str:

@@ -21,10 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load as load_arrays
-from safetensors.numpy import save as save_arrays
 
 from meanq.replay.buffer import Replay
 from meanq.rundir.files import write_atomically
@@ -86,16 +84,10 @@ class Checkpoints:
         plain = _to_plain(state, "", arrays)
         name = f"arrays-{step}.safetensors"
         files = {s.name: self._checksums[s.name] for s in self._segments}
-        files[name] = self._write(name, save_arrays(arrays))
+        files[name] = self._write(name, safetensors.numpy.save(arrays))
         _sync(self.directory)
-        content = {
-            "format": _FORMAT,
-            "step": step,
-            "files": files,
-            "arrays": name,
-            "frames": [asdict(s) for s in self._segments],
-            "state": plain,
-        }
+        content = {"format": _FORMAT, "step": step, "files": files, "arrays": name}
+        content |= {"frames": [asdict(s) for s in self._segments], "state": plain}
         line = json.dumps(content).encode()
         self._write(f"state-{step}.json", line + b"\n" + _checksum(line).encode() + b"\n")
         _sync(self.directory)
@@ -112,7 +104,7 @@ class Checkpoints:
             if step not in (None, found):
                 continue
             try:
-                return self._read(path, frames)
+                return self._load(path, frames)
             except CheckpointError as error:
                 broken.append(str(error))
                 warn(f"checkpoint {path.name} cannot be used: {error}")
@@ -126,10 +118,6 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """List the steps of all checkpoints on disk, complete or not, oldest first."""
         return list(self._states())
-
-    def size(self) -> int:
-        """Bytes on disk."""
-        return sum(path.stat().st_size for path in self.directory.iterdir()) if self.directory.exists() else 0
 
     def remove(self) -> None:
         """Remove all checkpoints. Files that cannot be removed (NFS keeps open ones) do no harm."""
@@ -164,52 +152,41 @@ class Checkpoints:
         needed = set(newest_files) | {path.name for path in states}
         for path in states[:-1]:
             with contextlib.suppress(CheckpointError):  # a broken one needs nothing
-                needed |= set(_read_state(path)["files"])
+                needed |= set(json.loads(_read(path))["files"])
         for path in self.directory.iterdir():
             if path.name not in needed:
                 path.unlink()
 
-    def _read(self, path: Path, with_frames: bool) -> Saved:
-        content = _read_state(path)
+    def _load(self, path: Path, with_frames: bool) -> Saved:
+        content = json.loads(_read(path))
         if content["format"] != _FORMAT:
             raise CheckpointError(f"its format is {content['format']}, of another version of meanq")
         files = content["files"] if with_frames else {content["arrays"]: content["files"][content["arrays"]]}
-        data = {name: self._read_file(name, checksum) for name, checksum in files.items()}
+        data = {name: _read(self.directory / name, checksum) for name, checksum in files.items()}
         segments = [Segment(**s) for s in content["frames"]] if with_frames else []
         try:
-            arrays = load_arrays(data[content["arrays"]])
+            arrays = safetensors.numpy.load(data[content["arrays"]])
             frames = [(s, data[s.name]) for s in segments]
             state = _from_plain(content["state"], arrays)
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"it is malformed ({error})") from None
         self._segments = segments
         self._checksums = {s.name: content["files"][s.name] for s in segments}
         return Saved(content["step"], state, frames)
 
-    def _read_file(self, name: str, checksum: str) -> bytes:
-        if Path(name).name != name:
-            raise CheckpointError(f"it names a file elsewhere: {name}")
-        data = _read_bytes(self.directory / name)
-        _compare(name, data, checksum)
-        return data
 
-
-def _read_state(path: Path) -> dict[str, Any]:
-    line, _, checksum = _read_bytes(path).strip().rpartition(b"\n")
-    _compare(path.name, line, checksum.decode(errors="replace"))
-    return json.loads(line)
-
-
-def _read_bytes(path: Path) -> bytes:
+def _read(path: Path, checksum: str | None = None) -> bytes:
+    """Read a file and compare its checksum; a state file has it as its last line."""
     try:
-        return path.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path.name} cannot be read ({error.strerror})") from None
-
-
-def _compare(name: str, data: bytes, checksum: str) -> None:
+    if checksum is None:
+        data, _, last = data.strip().rpartition(b"\n")
+        checksum = last.decode(errors="replace")
     if _checksum(data) != checksum:
-        raise CheckpointError(f"{name} is damaged: its checksum is wrong")
+        raise CheckpointError(f"{path.name} is damaged: its checksum is wrong")
+    return data
 
 
 def _checksum(data: bytes) -> str:

@@ -6,8 +6,14 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import yaml
+
+from meanq.config.schema import Config
+from meanq.rundir.layout import CONFIG
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -28,7 +34,13 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Replace a JSON file."""
-    write_atomically(path, json_bytes(content))
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def write_config(directory: Path, config: Config) -> None:
+    """Write the configuration of a run."""
+    content = yaml.safe_dump(asdict(config), sort_keys=False)
+    write_atomically(directory / CONFIG, content.encode())
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -39,8 +51,3 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     writer.writeheader()
     writer.writerows(rows)
     write_atomically(path, text.getvalue().encode())
-
-
-def json_bytes(content: Mapping[str, Any]) -> bytes:
-    """Indented JSON with a final newline."""
-    return (json.dumps(content, indent=2) + "\n").encode()

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from meanq.config.errors import ConfigError
-from meanq.rundir.files import json_bytes
 from meanq.rundir.layout import LOCK
+from meanq.rundir.reader import open_file
 
 
 class BusyError(RuntimeError):
@@ -55,7 +55,7 @@ class DirectoryLock:
                 break
             os.close(handle)
         os.truncate(handle, 0)
-        os.write(handle, json_bytes({"host": socket.gethostname(), "pid": os.getpid()}))
+        os.write(handle, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode())
         self._held[self._path] = handle
 
     def release(self) -> None:
@@ -73,29 +73,22 @@ def lock_holder(directory: Path) -> dict[str, Any] | None:
     if path in DirectoryLock._held:
         return {"host": socket.gethostname(), "pid": os.getpid()}
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with open_file(path) as file:
+            # F_GETLK reports who would prevent a write lock on the whole file; it needs no permission to write.
+            if sys.platform == "darwin":  # start, length, process, type, whence
+                query = struct.pack("qqihh", 0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
+                _, _, pid, kind, _ = struct.unpack("qqihh", fcntl.fcntl(file, fcntl.F_GETLK, query))
+            else:  # type, whence, start, length, process, as Linux has it on 64 bits
+                query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+                kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, query))
+            content = file.read()
     except OSError:
         return None
-    try:
-        # F_GETLK reports who would prevent a write lock on the whole file; it needs no permission to write.
-        if sys.platform == "darwin":  # start, length, process, type, whence
-            query = struct.pack("qqihh", 0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
-            _, _, pid, kind, _ = struct.unpack("qqihh", fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
-        else:  # type, whence, start, length, process, as Linux has it on 64 bits
-            query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
-        content = b"" if kind == fcntl.F_UNLCK else os.read(descriptor, 4096)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
     if kind == fcntl.F_UNLCK:
         return None
     holder: dict[str, Any] = {"host": "?", "pid": "?"}
-    with contextlib.suppress(ValueError, RecursionError):  # acquired just now, and not written yet
-        signed = json.loads(content)
-        if isinstance(signed, dict):
-            holder |= signed
+    with contextlib.suppress(ValueError, TypeError):  # acquired just now, and not written yet
+        holder |= json.loads(content)
     # The system knows the process, unless it runs on another host or in another container: then it reports 0, -1 or a
     # number that means nothing here. The file may still name an earlier holder that was killed.
     if pid > 0 and holder["host"] in ("?", socket.gethostname()):

@@ -16,7 +16,6 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -83,10 +82,7 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object."""
     with open_file(path) as file:
-        data = file.read()
-        if not data.strip():
-            raise DamagedFileError(path, "is empty")
-        content = json.loads(data)
+        content = json.load(file)
     if not isinstance(content, dict):
         raise DamagedFileError(path, "is not a JSON object")
     return content
@@ -142,16 +138,10 @@ class Probes:
 
     def at(self, step: int) -> "np.ndarray | None":
         """Q [P, K, A] at this step; None where there is no probe or a value is not finite."""
-        index = self._finite.get(step)
-        return None if index is None else self.q[index]
-
-    @cached_property
-    def _finite(self) -> dict[int, int]:
-        """Indices of the probes without NaN or infinity, by step."""
         import numpy as np
 
-        finite = np.isfinite(self.q).all(axis=(1, 2, 3))
-        return {int(step): index for index, step in enumerate(self.step) if finite[index]}
+        found = self.q[self.step == step]
+        return found[0] if len(found) and np.isfinite(found).all() else None
 
 
 def read_probes(directory: Path) -> Probes | None:

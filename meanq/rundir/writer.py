@@ -5,21 +5,18 @@ import os
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from meanq.config.errors import ConfigError
 from meanq.config.schema import Config
+from meanq.rundir import files, reader
 from meanq.rundir.circumstances import circumstances
-from meanq.rundir.files import write_atomically, write_json, write_table
 from meanq.rundir.identity import REMEDY, check_directory
 from meanq.rundir.layout import CONFIG, META, PROBES, STATUS, TABLES, TEMPORARY, WEIGHTS, run_directory
 from meanq.rundir.lock import BusyError, DirectoryLock
-from meanq.rundir.reader import UnreadableFileError, read_json_if_valid, read_probes, read_status, read_table
 
 _HEARTBEAT_SECONDS = 10.0
 _LOCK_WAIT_SECONDS = 120.0
@@ -51,16 +48,14 @@ class Record:
             for path in self.directory.iterdir():
                 if TEMPORARY.fullmatch(path.name):
                     path.unlink()
-            self._checkpoint = read_status(self.directory).get("checkpoint")
+            self._checkpoint = reader.read_status(self.directory).get("checkpoint")
             if not (self.directory / CONFIG).exists():
-                content = yaml.safe_dump(asdict(self._config), sort_keys=False)
-                write_atomically(self.directory / CONFIG, content.encode())
-        except OSError as error:
+                files.write_config(self.directory, self._config)
+        except (OSError, ConfigError) as error:
             self._lock.release()
+            if isinstance(error, ConfigError):
+                raise
             raise ConfigError(f"root={self._config.root}: cannot write there ({error})") from None
-        except ConfigError:
-            self._lock.release()
-            raise
 
     def _acquire(self) -> None:
         """Take the lock. A job that SLURM has requeued waits for the lock of its own earlier process.
@@ -93,7 +88,7 @@ class Record:
 
     def resume(self, step: int, position: Mapping[str, int]) -> None:
         """Cut the tables back to their length at a checkpoint: what was written after it will be written again."""
-        before = read_json_if_valid(self.directory / META)
+        before = reader.read_json_if_valid(self.directory / META)
         if before:
             self._resumed, self._earlier = list(before.get("resumed", [])), list(before.get("earlier", []))
             changed = {name: before[name] for name, now in circumstances().items() if before.get(name, now) != now}
@@ -103,9 +98,9 @@ class Record:
         self._checkpoint = step
         try:
             for name in TABLES:
-                self._tables[name] = self._first(name, read_table(self.directory / name), position[name])
-            probes = read_probes(self.directory)
-        except UnreadableFileError as error:
+                self._tables[name] = self._first(name, reader.read_table(self.directory / name), position[name])
+            probes = reader.read_probes(self.directory)
+        except reader.UnreadableFileError as error:
             raise ConfigError(f"{error.path} cannot be read ({error.reason}); {REMEDY}") from None
         if probes is None:
             raise ConfigError(f"{self.directory / PROBES} cannot be read (no such file); {REMEDY}")
@@ -145,7 +140,7 @@ class Record:
             if name == PROBES:
                 self._write_probes()
             else:
-                write_table(self.directory / name, self._tables[name])
+                files.write_table(self.directory / name, self._tables[name])
         self._changed.clear()
 
     def _write_probes(self) -> None:
@@ -154,14 +149,14 @@ class Record:
             arrays["true_q"] = self._true_q
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **arrays)
-        write_atomically(self.directory / PROBES, buffer.getvalue())
+        files.write_atomically(self.directory / PROBES, buffer.getvalue())
 
     def weights(self, params: Mapping[str, Any]) -> None:
         """Store the weights."""
         from safetensors.torch import save
 
         tensors = {name: p.detach().cpu().contiguous() for name, p in params.items()}
-        write_atomically(self.directory / WEIGHTS, save(tensors))
+        files.write_atomically(self.directory / WEIGHTS, save(tensors))
 
     def checkpointed(self, step: int) -> None:
         """Note the newest checkpoint in status.json from now on, so that its loss is noticed."""
@@ -171,7 +166,7 @@ class Record:
         """Replace status.json."""
         known = {} if self._checkpoint is None else {"checkpoint": self._checkpoint}
         content = {"state": state, "total_steps": self._config.total_steps, **details, **known}
-        write_json(self.directory / STATUS, content)
+        files.write_json(self.directory / STATUS, content)
         self._next_heartbeat = time.monotonic() + _HEARTBEAT_SECONDS
 
     def heartbeat(self) -> None:
@@ -183,7 +178,7 @@ class Record:
     def meta(self, **details: Any) -> None:
         """Replace meta.json. `earlier` lists what was different before the run was resumed."""
         earlier = {"earlier": self._earlier} if self._earlier else {}
-        write_json(self.directory / META, {**circumstances(), **details, "resumed": self._resumed, **earlier})
+        files.write_json(self.directory / META, {**circumstances(), **details, "resumed": self._resumed, **earlier})
 
 
 def record_failure(config: Config, error: Exception) -> None:
@@ -191,7 +186,7 @@ def record_failure(config: Config, error: Exception) -> None:
     record = Record(run_directory(config), config)
     record.open()
     try:
-        record.status("failed", step=read_status(record.directory).get("step", 0), **reason_of(error))
+        record.status("failed", step=reader.read_status(record.directory).get("step", 0), **reason_of(error))
     finally:
         record.close()
 

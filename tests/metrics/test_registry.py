@@ -13,7 +13,7 @@ from analysis.runs import read_runs
 from meanq.metrics.__main__ import main, table_of_metrics, table_of_mirrors, with_tables
 from meanq.metrics.definitions import interquartile_mean, normalising_scores, state_value
 from meanq.metrics.registry import METRICS, Metric, RunData, diagnostic_columns, shown_in, titles_of
-from meanq.mirrors.points import read_points
+from meanq.mirrors.sink import read_points
 from tests.synthetic_runs import write_run
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -26,9 +26,8 @@ from meanq.config.extensions import LOGGERS
 from meanq.config.schema import CONFIG_DIR, Config, LoggerConfig
 from meanq.mirrors import dashboard
 from meanq.mirrors import upload as wandb_upload
-from meanq.mirrors.points import Point, read_points
 from meanq.mirrors.process import ProcessMirror, follow, make_mirror
-from meanq.mirrors.sink import Sink
+from meanq.mirrors.sink import Point, Sink, read_points
 from meanq.mirrors.tensorboard import TensorboardSink
 from meanq.mirrors.wandb import run_id
 from meanq.rundir.reader import UnreadableFileError
@@ -452,7 +451,7 @@ def test_upload_replays_what_has_ended_once(finished: Path, tmp_path: Path, capf
     command = [str(root), "--mode", "offline", "--project", "papers"]
     assert wandb_upload.main(command) == 0
     out = capfd.readouterr().out
-    assert f"{root / 'a'}: uploaded, 7 steps\n{root / 'b'}: uploaded, 7 steps\n" in out
+    assert f"{root / 'a'}: uploaded\n{root / 'b'}: uploaded\n" in out
     assert f"{root / 'c'}: skipped, is not finished: its state is running" in out
     assert f"{root / 'd'}: skipped, is not finished: its state is interrupted" in out
     assert "2 of 4 run(s) uploaded" in out
@@ -464,11 +463,8 @@ def test_upload_replays_what_has_ended_once(finished: Path, tmp_path: Path, capf
     before = sorted(root.rglob("*"))
     assert wandb_upload.main(command) == 0
     out = capfd.readouterr().out
-    assert "nothing to upload" in out and "uploaded," not in out
+    assert "nothing to upload" in out and "is there already" in out
     assert sorted(root.rglob("*")) == before
-    assert wandb_upload.main([*command, "--force"]) == 0
-    assert "2 of 4 run(s) uploaded" in capfd.readouterr().out
-    assert len(history(records(root / "a"))) == 7
 
 
 def test_a_run_that_went_on_is_uploaded_again(directory: Path, finished: Path) -> None:
@@ -508,25 +504,13 @@ def test_runs_that_cannot_be_uploaded_do_not_hinder_the_others(
     out, error = capfd.readouterr()
     assert all(f"{tmp_path / name}: uploaded" in out for name in "bf") and "2 of 6 run(s) uploaded" in out
     lines = error.splitlines()
-    assert len(lines) == 4, "three directories in a row that cannot be written say nothing of W&B"
-    assert all(line.startswith("meanq: ") and "its own directory has to be writable" in line for line in lines)
-
-
-def test_three_failures_in_a_row_are_an_outage(
-    finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in "abcdef":
-        shutil.copytree(finished, tmp_path / name)
-    monkeypatch.setattr(wandb_upload, "is_mirrored", lambda directory, *_: directory.name == "b")
-    assert wandb_upload.main([str(tmp_path), "--mode", "offline"]) == 1
-    lines = capfd.readouterr().err.splitlines()
-    assert [f"{tmp_path / name}: not uploaded" in line for name, line in zip("acde", lines, strict=False)] == [True] * 4
-    assert lines[4:] == ["meanq: 3 runs in a row could not be uploaded: W&B is down, it seems"]
+    assert len(lines) == 4
+    assert all(line.startswith("meanq: ") and "not uploaded; " in line and "mirror.log" in line for line in lines)
 
 
 def test_mistakes_are_one_line(finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
-        ([str(tmp_path / "absent")], "no such directory"),
+        ([str(tmp_path / "absent")], "no runs there"),
         ([str(tmp_path)], "no runs there"),
         ([str(finished)], "no W&B API key: run `wandb login`"),
         ([str(finished), "--mode", "offline", "--project", "a/b"], "logger.project=a/b: write a name"),

@@ -225,7 +225,7 @@ def test_a_run_that_begins_again(tmp_path: Path, hold: Hold, before: str) -> Non
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "status.json: is empty"),
+        (b"", "status.json: Expecting value"),
         (b'{"state": "runn', "status.json: "),
         (b"[" * 100_000, "status.json: "),
         (b"\xff\xfe", "status.json: "),
@@ -409,7 +409,7 @@ def test_a_pipe_gets_complete_plain_rows(
     ]
     assert "\x1b" not in output
     assert "1 x RuntimeError: out of memory" in output and "1 x too [red]hot[/]" in output
-    assert "1 x status.json: is empty" in output
+    assert "1 x status.json: Expecting value" in output
     last = output.splitlines()[-1]
     assert last.startswith("8 runs: 2 finished, 1 running, 1 interrupted, 1 killed, 2 failed, 1 unreadable; ")
     assert last.endswith("; 10 steps/s in all; the running ones need 0:00:45 more.")
