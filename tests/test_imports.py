@@ -21,6 +21,16 @@ ORDER = (
     ("run", "dashboard", "wandb_upload", "slurm_launcher"),
 )
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
+# The same for analysis/.
+ANALYSIS = (
+    ("runs", "intervals"),
+    ("console",),
+    ("metrics", "aggregate", "findings", "paper", "playing"),
+    ("figures", "late"),
+    ("compare", "evaluate", "video"),
+    ("results",),
+    ("report",),
+)
 # Imports against the order that are still to be removed: (importing module, imported package).
 KNOWN: set[tuple[str, str]] = set()
 
@@ -74,6 +84,17 @@ def test_packages_of_one_line_do_not_import_each_other_in_a_circle() -> None:
     assert {(a, b) for a, b in pairs if a < b and (b, a) in pairs} == set()
 
 
+def test_imports_in_analysis_follow_the_order() -> None:
+    rank = {name: rank for rank, names in enumerate(ANALYSIS) for name in names}
+    against = set()
+    for path in sorted((PROJECT / "analysis").rglob("*.py")):
+        module = module_name(path)
+        for name in imported(ast.parse(path.read_text()), module) if module != "analysis" else ():
+            if name.startswith("analysis.") and rank[name.split(".")[1]] > rank[package(module)]:
+                against.add((module, name))
+    assert against == set()
+
+
 def test_nothing_imports_analysis() -> None:
     assert {module for module, names in IMPORTS.items() if any(n.split(".")[0] == "analysis" for n in names)} == set()
 
@@ -83,7 +104,9 @@ def test_one_module_imports_the_internals_of_hydra() -> None:
     assert users == {"meanq.launching.hydra_bridge"}
 
 
-@pytest.mark.parametrize("path", sorted(MEANQ.glob("*/__init__.py")), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize(
+    "path", sorted([*MEANQ.glob("*/__init__.py"), *PROJECT.glob("analysis/*/__init__.py")]), ids=lambda p: p.parent.name
+)
 def test_a_package_says_what_lives_in_it_and_what_it_may_import(path: Path) -> None:
     text = ast.get_docstring(ast.parse(path.read_text())) or ""
     assert len(text) > 40 and re.search(r"\b[Ii]mports?\b", text), text

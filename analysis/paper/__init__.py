@@ -1,1 +1,4 @@
-"""Scores of the paper and of others, and where ours stand among them."""
+"""Scores of the paper and of others, and where ours stand among them.
+
+May import aggregate.
+"""

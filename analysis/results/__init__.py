@@ -2,4 +2,6 @@
 
 collect: tables from runs. provenance, rerun_commands: where the runs come from and how to repeat them. store: the kept
 files. page: the README.md. __main__: the command.
+
+May import everything but playing and report.
 """
