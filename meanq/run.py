@@ -14,26 +14,13 @@ python -m meanq.run -m +study=target_network scale=minatar --dry-run
 
 import sys
 
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
-
-from meanq.config.checks import from_omegaconf
 from meanq.launching.command import run_command
-from meanq.launching.execute import execute
-
-
-def job(composed: DictConfig) -> None:
-    """Train one run. Launchers pickle this function by its name, meanq.run.job."""
-    execute(from_omegaconf(composed), HydraConfig.get().overrides.task)
 
 
 def main() -> None:
     """Run the command line of this process."""
-    sys.exit(run_command(job, __doc__ or ""))
+    sys.exit(run_command(__doc__ or ""))
 
 
 if __name__ == "__main__":
-    # Call main of the importable module, so that `job` can be pickled.
-    from meanq.run import main as importable_main
-
-    importable_main()
+    main()

@@ -12,7 +12,7 @@ import torch
 
 from meanq.config.schema import AlgoConfig, Config, NetworkConfig
 from meanq.envs import Environment
-from meanq.launching.plan import plan, register_schema
+from meanq.launching.plan import plan
 from meanq.learning.agent import Agent
 from meanq.learning.exploration import Values, greedy, sometimes_random
 from meanq.learning.networks import Params, QNetwork
@@ -23,7 +23,6 @@ from meanq.training.evaluation import Games
 @cache
 def compose(*overrides: str) -> Config:
     """The checked configuration of one run that is never started; shared, so not to be changed."""
-    register_schema()
     planned = plan([f"root={tempfile.gettempdir()}/meanq_tests_never_written", *overrides])
     assert planned is not None
     return planned.configs[0]

@@ -3,18 +3,17 @@
 import math
 from collections import defaultdict
 
-from rich.console import Console
 from rich.table import Table
 
-from meanq.config.errors import ConfigError
 from meanq.config.schema import AlgoConfig, Config
 from meanq.envs import Environment, make_env
+from meanq.launching.overrides import seed_ranges
 from meanq.launching.plan import Plan
-from meanq.launching.seeds import seed_ranges
 from meanq.learning.bootstrap import bootstrap_rule
 from meanq.learning.build import make_network, weight_shapes
 from meanq.learning.networks import parameter_count
 from meanq.rng import stream
+from meanq.training.terminal import make_console
 
 # Fitted by hand to learner steps measured on 2 CPU cores (see `make bench`): arithmetic, weights, fixed overhead.
 _FLOPS_PER_SECOND = 95e9
@@ -36,45 +35,25 @@ def evaluations_per_update(algo: AlgoConfig) -> int:
     return (3 * members * batch + next_states * (lagging + (1 if algo.double else 0))) * algo.parallel_networks
 
 
-class Estimator:
-    """Estimates the seconds of runs. Makes each environment once, for its shapes."""
-
-    def __init__(self) -> None:
-        self._envs: dict[str, Environment] = {}
-
-    def seconds(self, config: Config) -> float:
-        """Estimate acting and learning, without evaluations, since the length of their games is not known."""
-        algo = config.algo
-        if config.env.name not in self._envs:
-            self._envs[config.env.name] = _make_env(config)
-        env = self._envs[config.env.name]
-        network = make_network(config, env)
-        weights = parameter_count(weight_shapes(config, network))
-        flops = 2 * network.multiply_adds * evaluations_per_update(algo)
-        updates = max(0, config.total_steps - algo.first_update) / algo.interactions_per_update * algo.gradient_steps
-        per_update = flops / _FLOPS_PER_SECOND + weights * _SECONDS_PER_WEIGHT + _SECONDS_PER_UPDATE
-        per_step = _SECONDS_PER_ACTION + _ENV_SECONDS.get(config.env.kind, _OTHER_ENV_SECONDS)
-        return updates * per_update + config.total_steps * per_step
+def estimate_seconds(config: Config, env: Environment) -> float:
+    """Estimate acting and learning, without evaluations, since the length of their games is not known."""
+    algo = config.algo
+    network = make_network(config, env)
+    weights = parameter_count(weight_shapes(config, network))
+    flops = 2 * network.multiply_adds * evaluations_per_update(algo)
+    updates = max(0, config.total_steps - algo.first_update) / algo.interactions_per_update * algo.gradient_steps
+    per_update = flops / _FLOPS_PER_SECOND + weights * _SECONDS_PER_WEIGHT + _SECONDS_PER_UPDATE
+    per_step = _SECONDS_PER_ACTION + _ENV_SECONDS.get(config.env.kind, _OTHER_ENV_SECONDS)
+    return updates * per_update + config.total_steps * per_step
 
 
-def _make_env(config: Config) -> Environment:
-    try:
-        return make_env(config.env, stream(0, "cost"))
-    except ConfigError:
-        raise
-    except Exception as error:  # an environment of the user may raise anything
-        what = f"env={config.env.name}: it cannot be made ({type(error).__name__}: {error})"
-        raise ConfigError(f"{what}; a run of it, without --dry-run or +study=, shows the traceback") from error
-
-
-def show_plan(console: Console, plan: Plan) -> None:
+def show_plan(plan: Plan) -> None:
     """Print the runs and their estimated hours."""
-    study = plan.study
+    console, study = make_console(), plan.study
     if study is not None:
         console.print(f"[bold]{study.name}[/], scale {plan.scale} ({study.scale(plan.scale).machine})", highlight=False)
         for name, text in (("asks", study.question), ("paper", study.paper), ("refuted by", study.refuted_by)):
             console.print(f"  {name}: {text}", highlight=False)
-    estimator = Estimator()
     groups: dict[tuple[str, str], list[Config]] = defaultdict(list)
     for config in plan.configs:
         groups[config.env.name, config.label or ""].append(config)
@@ -83,21 +62,19 @@ def show_plan(console: Console, plan: Plan) -> None:
         table.add_column(name, overflow="fold")
     for name in ("seeds", "runs", "interactions", "hours each", "hours"):
         table.add_column(name, justify="right", no_wrap=True)
-    total = 0.0
-    for (env, label), configs in groups.items():
-        each = estimator.seconds(configs[0]) / 3600
+    total, envs = 0.0, dict[str, Environment]()
+    for (name, label), configs in groups.items():
+        if name not in envs:  # only for its shapes
+            envs[name] = make_env(configs[0].env, stream(0, "cost"))
+        each = estimate_seconds(configs[0], envs[name]) / 3600
         hours = each * len(configs)
         total += hours
         seeds, steps = seed_ranges(config.seed for config in configs), f"{configs[0].total_steps:,}"
-        table.add_row(env, label, seeds, str(len(configs)), steps, _hours(each), _hours(hours))
+        table.add_row(name, label, seeds, str(len(configs)), steps, _hours(each), _hours(hours))
     console.print(table)
     count, place = len(plan.configs), f"{plan.configs[0].root}/{plan.configs[0].study}"
-    console.print(
-        f"{count} run{'s' * (count > 1)} below {place}, roughly {_hours(total)} hours "
-        f"one after the other on {MACHINE}, evaluations not counted.",
-        highlight=False,
-        soft_wrap=True,
-    )
+    duration = f"roughly {_hours(total)} hours one after the other on {MACHINE}, evaluations not counted"
+    console.print(f"{count} run{'s' * (count > 1)} below {place}, {duration}.", highlight=False, soft_wrap=True)
 
 
 def _hours(hours: float) -> str:

@@ -11,21 +11,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import IO, Any
-
-from hydra import version
-from hydra.core.utils import JobReturn, JobStatus
-from hydra.plugins.launcher import Launcher
-from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from typing import NamedTuple
 
 from meanq.config.errors import ConfigError
 from meanq.config.schema import Config
 from meanq.launching.closed_terminal import outlive_terminal
-from meanq.launching.hydra_bridge import run_in_this_process
-from meanq.launching.jobs import override_key
-from meanq.launching.launch import context_for, frozen_configs, job_return
+from meanq.launching.execute import Run, RunFailedError, execute
+from meanq.launching.overrides import override_key
+from meanq.rundir.layout import run_directory
 from meanq.training.signals import StopSignals, hold_stop_signals
 
 _POLL_SECONDS = 0.1
@@ -33,12 +26,7 @@ _CORE_LOAD_SECONDS = 0.2  # over which the load of the cores is measured
 _LAST_LINES_SECONDS = 2.0
 
 
-class LocalRunError(RuntimeError):
-    """A run in another process failed or was killed."""
-
-
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """The cores and the GPU of one run."""
 
     cores: tuple[int, ...]
@@ -62,15 +50,12 @@ def divide(
 def run_names(job_overrides: Sequence[Sequence[str]]) -> list[str]:
     """Name each run by the overrides that not all runs share, padded to one width."""
     common = set(job_overrides[0]).intersection(*job_overrides)
-    names = []
-    for overrides in job_overrides:
-        own = [o for o in overrides if o not in common and override_key(o) != "label"]
-        names.append(" ".join(own) or "run")
-    width = max(map(len, names))
-    return [name.ljust(width) for name in names]
+    own = [[o for o in job if o not in common and override_key(o) != "label"] for job in job_overrides]
+    names = [" ".join(overrides) or "run" for overrides in own]
+    return [name.ljust(max(map(len, names))) for name in names]
 
 
-class LocalLauncher(Launcher):
+class LocalLauncher:
     """Starts one process per run, as many at once as there are shares."""
 
     def __init__(self, jobs: int | None, threads: int | None) -> None:
@@ -79,89 +64,78 @@ class LocalLauncher(Launcher):
                 raise ConfigError(f"hydra.launcher.{name}={value}: write a whole number of 1 or more, or null")
         self._jobs, self._threads = jobs, threads
 
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Store what Hydra gives to every launcher."""
-        self._context, self._task_function, self._config = hydra_context, task_function, config
-
-    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run all jobs; a failure of one does not affect the others. A stop signal is passed on to the runs."""
+    def launch(self, runs: Sequence[Run]) -> list[RunFailedError]:
+        """Run all; a failure of one does not affect the others. A stop signal is passed on to the runs."""
         from meanq.training.machine import MEMORY_SHARE, available_memory  # imports torch
 
-        frozen = frozen_configs(self._context)
-        configs = [frozen.config(overrides) for overrides in job_overrides]
-        names = run_names(job_overrides)
+        configs = [run.config for run in runs]
         threads = max((c.threads for c in configs if c.threads), default=self._threads)
-        free = divide(available_cores(), gpus_of(configs), len(configs), self._jobs, threads)
+        free = divide(available_cores(), gpus_of(configs), len(runs), self._jobs, threads)
         # Replays fill up slowly, so the memory that is free when a run starts is not all for that run.
         memory = {MEMORY_SHARE: str(available_memory() // len(free))}
-        _say(
-            f"{len(configs)} runs, {len(free)} at once with {len(free[0].cores)} core(s) each; "
-            "lines begin with the run's name"
-        )
-        waiting = list(range(len(configs)))
-        running: dict[int, _Child] = {}
-        failures: dict[int, LocalRunError] = {}
+        at_once = f"{len(free)} at once with {len(free[0].cores)} core(s) each"
+        _say(f"{len(runs)} runs, {at_once}; lines begin with the run's name")
+        waiting = list(zip(run_names([run.overrides for run in runs]), runs, strict=True))
+        running: list[_Child] = []
+        failures = []
         stopping = False
         with StopSignals() as signals:  # leaving it exits as the signal demands
             try:
                 while running or (waiting and not stopping):
                     while waiting and free and signals.wanted is None:
-                        i = waiting.pop(0)
-                        overrides = list(job_overrides[i])
-                        context = context_for(self._context, overrides)
-                        job = (context, self._task_function, self._config, overrides, initial_job_idx + i)
-                        running[i] = _Child(names[i], job, free.pop(0), memory, configs[i].device)
+                        running.append(_Child(*waiting.pop(0), free.pop(0), memory))
                     if signals.wanted is not None and not stopping:
                         stopping = True
                         _say(f"stopping {len(running)} run(s), which save first; another Ctrl-C kills them")
-                        for child in running.values():
+                        for child in running:
                             child.stop(signals.wanted)
-                    for i in [i for i, child in running.items() if child.process.poll() is not None]:
-                        child = running.pop(i)
+                    for child in [child for child in running if child.process.poll() is not None]:
+                        running.remove(child)
                         free.append(child.share)
-                        code = child.exit_code()
-                        if code:
-                            failures[i] = LocalRunError(f"{frozen.directory(job_overrides[i])}: {describe(code)}")
-                        _say(f"{names[i]} | {describe(code)}; {len(waiting) + len(running)} run(s) to go")
+                        ended = describe(child.exit_code())
+                        if child.process.returncode:
+                            failures.append(RunFailedError(f"{child.directory}: {ended}"))
+                        _say(f"{child.name} | {ended}; {len(waiting) + len(running)} run(s) to go")
                     time.sleep(_POLL_SECONDS)
             except KeyboardInterrupt:  # the second Ctrl-C
-                for i, child in running.items():
+                for child in running:
                     child.process.kill()
                     child.exit_code()
-                    _say(f"{names[i]} | killed; {len(waiting)} run(s) to go")
+                    _say(f"{child.name} | killed; {len(waiting)} run(s) to go")
                 raise
-        return [job_return(overrides, failures.get(i)) for i, overrides in enumerate(job_overrides)]
+        return failures
 
 
 class _Child:
-    """A run in its own process, and the threads that print its output."""
+    """A run in its own process, and the thread that prints its output."""
 
-    def __init__(self, name: str, job: tuple[Any, ...], share: Share, memory: dict[str, str], device: str) -> None:
-        self.share = share
+    def __init__(self, name: str, run: Run, share: Share, memory: dict[str, str]) -> None:
+        self.name, self.share, self.directory = name, share, run_directory(run.config)
         threads = str(len(share.cores))
         environment = {**os.environ, **memory, "PYTHONUNBUFFERED": "1"}
         environment |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         environment.pop("SLURM_CPUS_PER_TASK", None)  # counts the cores of all runs, where the sweep is a SLURM job
-        if share.gpu is not None and ":" not in device:  # device=cuda:1 chooses its own GPU
+        if share.gpu is not None and ":" not in run.config.device:  # device=cuda:1 chooses its own GPU
             environment["CUDA_VISIBLE_DEVICES"] = share.gpu
         with tempfile.TemporaryFile() as file:
-            pickle.dump(share.cores, file)
-            pickle.dump(job, file)
+            pickle.dump((share.cores, run), file)
             file.seek(0)
             self.process = subprocess.Popen(
                 [sys.executable, "-c", "from meanq.launching.local import child; child()"],
                 stdin=file,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
                 env=environment,
                 start_new_session=True,  # Ctrl-C in a terminal reaches the run once, through this process
             )
-        streams = ((self.process.stdout, sys.stdout), (self.process.stderr, sys.stderr))
-        self._printers = [threading.Thread(target=_print_lines, args=(name, *pair), daemon=True) for pair in streams]
-        for printer in self._printers:
-            printer.start()
+        self._printer = threading.Thread(target=self._print_lines, daemon=True)
+        self._printer.start()
+
+    def _print_lines(self) -> None:
+        for line in self.process.stdout or ():
+            _say(f"{self.name} | {line.rstrip()}")
 
     def stop(self, number: int) -> None:
         """Pass on a signal; a closed terminal (SIGHUP) stops a run as `kill` does."""
@@ -170,22 +144,16 @@ class _Child:
     def exit_code(self) -> int:
         """Wait for the last lines, but not for ever: a process that the run left behind may hold the pipe open."""
         self.process.wait()
-        for printer in self._printers:
-            printer.join(_LAST_LINES_SECONDS)
+        self._printer.join(_LAST_LINES_SECONDS)
         return self.process.returncode
 
 
 _output_lock = threading.Lock()  # lines of different threads must not mix
 
 
-def _say(line: str, stream: IO[str] | None = None) -> None:
+def _say(line: str) -> None:
     with _output_lock:
-        print(line, file=stream or sys.stdout, flush=True)
-
-
-def _print_lines(name: str, source: IO[str], to: IO[str]) -> None:
-    for line in source:
-        _say(f"{name} | {line.rstrip()}", to)
+        print(line, flush=True)
 
 
 def available_cores() -> list[int]:
@@ -224,19 +192,18 @@ def describe(code: int) -> str:
 
 
 def child() -> None:
-    """Run the job that is pickled on standard input."""
+    """Train the run that is pickled on standard input."""
     _stop_with_parent()
     hold_stop_signals()
     outlive_terminal()
-    os.sched_setaffinity(0, pickle.load(sys.stdin.buffer))  # before anything counts the cores
-    version.setbase("1.3")
+    cores, run = pickle.load(sys.stdin.buffer)
+    os.sched_setaffinity(0, cores)  # before anything counts the cores
     try:
-        returned = run_in_this_process(*pickle.load(sys.stdin.buffer))
+        execute(run)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    if returned.status == JobStatus.FAILED:
-        print(returned._return_value, file=sys.stderr)
-        sys.exit(1)
+    except RunFailedError as failure:
+        sys.exit(failure.code)
 
 
 def _stop_with_parent() -> None:

@@ -4,24 +4,23 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from meanq.config.checks import from_omegaconf
 from meanq.config.errors import ConfigError
 from meanq.config.schema import CONFIG_DIR, Config, register_schema
-from meanq.launching.hydra_bridge import CONFIG_NAME, expand_sweep, parse_arguments
-from meanq.launching.hydra_errors import one_line_errors
-from meanq.launching.jobs import Compose, Job, override_key, study_jobs, sweep_jobs
-from meanq.launching.labels import run_label
-from meanq.launching.seeds import expand_seed_ranges
-from meanq.launching.study import Study, split_study
+from meanq.launching.hydra_bridge import expand_sweep, one_line_errors, parse_arguments
+from meanq.launching.overrides import expand_seed_ranges, override_key, run_label
+from meanq.launching.study import Job, Study, split_study, study_jobs
 from meanq.rundir.identity import check_directory
 from meanq.rundir.layout import run_directory
 
-IN_PROCESS = "basic"  # Hydra's launcher that runs jobs one after the other in this process
+CONFIG_NAME = "config"  # conf/config.yaml
+IN_PROCESS = "basic"  # runs one after the other in this process; the name is Hydra's
 _REFERENCE_TO_SEED = re.compile(r"\$\{[^}]*\bseed\b")
 
 
@@ -30,11 +29,9 @@ class Plan:
     """The runs that a command line asks for."""
 
     configs: list[Config]
-    jobs: list[Job]
-    shared_overrides: list[str]  # of Hydra itself, and of where the runs are stored
-    config_path: str
-    config_name: str
+    job_overrides: list[list[str]]  # of each run, its label included
     launcher: str
+    launcher_fields: dict[str, Any]  # hydra.launcher
     study: Study | None = None
     scale: str | None = None
 
@@ -43,20 +40,12 @@ class Plan:
         """Run directories, in the order of the runs."""
         return [run_directory(config) for config in self.configs]
 
-    @property
-    def job_overrides(self) -> list[list[str]]:
-        """The overrides of each run, its label included."""
-        pairs = zip(self.jobs, self.configs, strict=True)
-        return [[o for o in job.overrides if override_key(o) != "label"] + [_label_override(c)] for job, c in pairs]
-
 
 def hydra_arguments(arguments: Sequence[str]) -> list[str]:
     """Rewrite a command line for Hydra: seeds listed, options first, --cfg with resolved values."""
     expanded = expand_seed_ranges(arguments)
     parsed = parse_arguments(expanded)
-    options = list(expanded)
-    for override in parsed.overrides:
-        options.remove(override)
+    options = [argument for argument in expanded if argument not in parsed.overrides]
     if parsed.cfg == "job" and not parsed.resolve:
         options.append("--resolve")
     return options + parsed.overrides
@@ -79,40 +68,38 @@ def plan(arguments: Sequence[str]) -> Plan | None:
         of_hydra.append(f"hydra.searchpath=['file://{Path(options.config_dir).absolute()}']")
     config_path = str(Path(options.config_path or CONFIG_DIR).absolute())
     config_name = options.config_name or CONFIG_NAME
-
-    def compose_run(job: Sequence[str]) -> DictConfig:
-        return compose(config_name, [*of_hydra, *job])
-
     GlobalHydra.instance().clear()
-    with one_line_errors(of_hydra), initialize_config_dir(config_path, version_base="1.3"):
-        jobs = study_jobs(study, study.scale(scale), overrides, compose_run) if study else sweep_jobs(overrides)
+    with one_line_errors(), initialize_config_dir(config_path, version_base="1.3"):
+        if study:
+            jobs = study_jobs(study, study.scale(scale), overrides)
+        else:
+            jobs = [Job(job, job) for job in expand_sweep(overrides)]
         if options.cfg:
             if study:
                 raise ConfigError(f"--cfg: +study={study.name} is many runs; --dry-run lists them")
-            compose_run(jobs[0].overrides)  # raises our own messages; Hydra then shows the configuration
+            compose(config_name, [*of_hydra, *jobs[0].overrides])  # raises our messages; Hydra then shows it
             return None
-        if not options.multirun:
-            if launcher != IN_PROCESS:
-                raise ConfigError(
-                    f"hydra/launcher={launcher}: without -m the run would start here, in this process; add -m"
-                )
-            if study or len(jobs) > 1:
-                several = f"+study={study.name}" if study else _swept(overrides)
-                raise ConfigError(f"{several}: this names several runs; add -m to run them all")
-        configs = _compose_all(jobs, compose_run)
-    location = [o for o in jobs[0].overrides if override_key(o) in ("root", "study")]
-    shared = [*of_hydra, *location]
-    result = Plan(configs, jobs, shared, f"file://{config_path}", config_name, launcher, study, scale)
+        if not options.multirun and launcher != IN_PROCESS:
+            raise ConfigError(f"hydra/launcher={launcher}: without -m the run would start here; add -m")
+        if not options.multirun and (study or len(jobs) > 1):
+            swept = next((o for o in overrides if len(expand_sweep([o])) > 1), "")
+            several = f"+study={study.name}" if study else swept
+            raise ConfigError(f"{several}: this names several runs; add -m to run them all")
+        configs = _compose_all(config_name, jobs, of_hydra)
+        location = [o for o in jobs[0].overrides if override_key(o) in ("root", "study")]
+        composed = compose(config_name, [*of_hydra, *location], return_hydra_config=True)
+        fields: Any = OmegaConf.to_container(composed.hydra.launcher, resolve=True)
+    if launcher != IN_PROCESS and not fields["_target_"].startswith("meanq."):
+        raise ConfigError(f"hydra/launcher={launcher}: meanq does not know it; write basic, local or slurm")
+    words = [[o for o in job.overrides if override_key(o) != "label"] for job in jobs]
+    labels = [str(config.label).replace("'", "\\'") for config in configs]
+    job_overrides = [[*job, f"label='{label}'"] for job, label in zip(words, labels, strict=True)]
+    result = Plan(configs, job_overrides, launcher, fields, study, scale)
     _check_directories(result)
     return result
 
 
-def _swept(overrides: Sequence[str]) -> str:
-    """Return the first override with several values."""
-    return next(o for o in overrides if len(expand_sweep([o])) > 1)
-
-
-def _compose_all(jobs: Sequence[Job], compose_run: Compose) -> list[Config]:
+def _compose_all(config_name: str, jobs: Sequence[Job], of_hydra: Sequence[str]) -> list[Config]:
     """Compose every job. That takes some tenths of a second, so jobs that differ only in their seed share it."""
     configs = []
     composed: dict[tuple[str, ...], Config] = {}
@@ -122,7 +109,7 @@ def _compose_all(jobs: Sequence[Job], compose_run: Compose) -> list[Config]:
         if others in composed:
             configs.append(replace(composed[others], seed=int(seeds[-1].removeprefix("seed="))))
             continue
-        config = compose_run(job.overrides)
+        config = compose(config_name, [*of_hydra, *job.overrides])
         if config.label is None:
             config.label = run_label(config.algo.name, job.in_label)
         shareable = bool(seeds) and not _REFERENCE_TO_SEED.search(OmegaConf.to_yaml(config))
@@ -139,9 +126,3 @@ def _check_directories(plan: Plan) -> None:
             raise ConfigError(f"two runs of this sweep have the same directory {directory}: give each its label=")
         seen.add(directory)
         check_directory(directory, config)
-
-
-def _label_override(config: Config) -> str:
-    assert config.label is not None
-    quoted = config.label.replace("'", "\\'")
-    return f"label='{quoted}'"

@@ -11,7 +11,7 @@ import yaml
 
 from analysis.results.rerun_commands import commands, public_overrides
 from analysis.runs import read_runs
-from meanq.launching.plan import expand_seed_ranges, plan, register_schema
+from meanq.launching.plan import plan
 from tests.synthetic_runs import write_run
 
 SWEEPS = {
@@ -30,8 +30,7 @@ def record(directory: Path, overrides: Sequence[str]) -> None:
 
 @pytest.mark.parametrize("overrides", SWEEPS.values(), ids=SWEEPS.keys())
 def test_a_command_makes_the_configurations_of_its_runs(overrides: list[str], tmp_path: Path) -> None:
-    register_schema()
-    made = plan(expand_seed_ranges(["-m", *overrides, f"root={tmp_path}/first"]))
+    made = plan(["-m", *overrides, f"root={tmp_path}/first"])
     assert made is not None
     recorded = {}
     for config, words, directory in zip(made.configs, made.job_overrides, made.directories, strict=True):
@@ -43,7 +42,7 @@ def test_a_command_makes_the_configurations_of_its_runs(overrides: list[str], tm
     for command in commands(read_runs([tmp_path / "first"])):
         words = shlex.split(command.text)
         assert words[:4] == ["python", "-m", "meanq.run", "-m"], command.text
-        repeated = plan(expand_seed_ranges([*words[3:], f"root={tmp_path}/second"]))
+        repeated = plan([*words[3:], f"root={tmp_path}/second"])
         assert repeated is not None
         for config, directory in zip(repeated.configs, repeated.directories, strict=True):
             again[directory.relative_to(tmp_path / "second")] = asdict(config) | {"root": ""}

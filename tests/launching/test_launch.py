@@ -1,6 +1,6 @@
 """What a launcher is given, how a machine is divided among runs, and how the end of a job is told."""
 
-import dataclasses
+import json
 import os
 import pickle
 import re
@@ -11,21 +11,16 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from hydra.core.utils import JobReturn, JobStatus
-from hydra.types import HydraContext
-from omegaconf import OmegaConf, open_dict
+from omegaconf import OmegaConf
 
-from meanq.config.checks import from_omegaconf
 from meanq.config.errors import ConfigError
 from meanq.config.schema import CONFIG_DIR
-from meanq.launching import slurm_queue
-from meanq.launching.execute import RunFailedError
-from meanq.launching.hydra_bridge import sweep_config
-from meanq.launching.launch import FrozenConfigs, context_for, frozen_configs, launch
+from meanq.launching import slurm
+from meanq.launching.execute import Run
+from meanq.launching.launch import launch
 from meanq.launching.local import LocalLauncher, Share, available_cores, describe, divide, run_names
 from meanq.launching.plan import Plan, plan
 from meanq.launching.slurm import explain_rejection
-from meanq.launching.slurm_queue import QueueEntry, Submitted, Waiting, already_queued, ask_queue, remember
 
 PROJECT = Path(__file__).parents[2]
 
@@ -36,38 +31,16 @@ def planned(*arguments: str) -> Plan:
     return found
 
 
-def frozen(a_plan: Plan) -> FrozenConfigs:
-    return FrozenConfigs(dict(zip(map(tuple, a_plan.job_overrides), a_plan.configs, strict=True)))
-
-
-def test_a_launcher_gets_the_configurations_that_were_checked_whatever_happens_to_conf(tmp_path: Path) -> None:
+def test_a_plan_does_not_change_with_conf(tmp_path: Path) -> None:
     conf = tmp_path / "conf"
     shutil.copytree(CONFIG_DIR, conf)
     arguments = ("--config-path", str(conf), "algo=meanq,rainbow", "env=chain", "seed=0,1", f"root={tmp_path}")
-    a_plan = planned(*arguments)
-    sent = pickle.dumps(frozen(a_plan))
-    master = OmegaConf.create({"hydra": {"overrides": {"task": []}, "sweep": {"dir": "${root}/${study}"}}})
+    a_plan = planned(*arguments, "hydra/launcher=slurm")
     shutil.rmtree(conf)
-    received: FrozenConfigs = pickle.loads(sent)
-    for overrides, config in zip(a_plan.job_overrides, a_plan.configs, strict=True):
-        composed = received.load_sweep_config(master, overrides)
-        assert composed.hydra.overrides.task == overrides
-        assert composed.hydra.sweep.dir == f"{tmp_path}/default", "references to the run's fields are its own"
-        with open_dict(composed):  # as Hydra does before it calls a job
-            del composed["hydra"]
-        assert from_omegaconf(composed) == config
-    assert master.hydra.overrides.task == [], "the master is left as it was"
-
-
-def test_one_jobs_share_of_a_sweep_does_not_grow_with_it(tmp_path: Path) -> None:
-    a_plan = planned("algo=meanq,dqn,rainbow", "env=chain,hero", "seed=0", f"root={tmp_path}")
-    all_of_them = frozen(a_plan)
-    context = HydraContext(config_loader=all_of_them, callbacks=None)  # type: ignore[arg-type]
-    one = frozen_configs(context_for(context, a_plan.job_overrides[0]))
-    assert one.config(a_plan.job_overrides[0]) == a_plan.configs[0]
-    with pytest.raises(KeyError):
-        one.config(a_plan.job_overrides[1])
-    assert 3 * len(pickle.dumps(one)) < len(pickle.dumps(all_of_them))
+    runs = [Run(*pair) for pair in zip(a_plan.configs, a_plan.job_overrides, strict=True)]
+    assert pickle.loads(pickle.dumps(runs)) == runs
+    assert a_plan.launcher_fields["submitit_folder"] == f"{tmp_path}/default/.submitit/%j"
+    assert a_plan.launcher_fields["name"] == "meanq-default"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +115,7 @@ def test_finished_runs_are_not_given_to_a_launcher(tmp_path: Path, capsys: pytes
     for directory in a_plan.directories:
         directory.mkdir(parents=True)
         (directory / "status.json").write_text('{"state": "finished"}')
-    assert launch(dataclasses.replace(a_plan, config_path="file:///nowhere"), lambda config: None) == []
+    assert launch(a_plan) == []
     assert capsys.readouterr().out.count("is finished already: skipped") == 2
 
 
@@ -175,75 +148,57 @@ def test_what_sbatch_refuses_is_told_by_field(sbatch: str, says: str) -> None:
 
 
 def test_queued_jobs_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [Submitted(f"7_{i}", tmp_path / f"seed_{i}") for i in range(4)]
-    remember(tmp_path, runs, "meanq-default")
-    queue = {
-        "7_0": QueueEntry("PENDING", "Priority", "meanq-default"),
-        "7_1": QueueEntry("RUNNING", "None", "meanq-default"),
-        "7_2": QueueEntry("CANCELLED", "None", "meanq-default"),
-        "7_3": QueueEntry("RUNNING", "None", "somebody-elses"),
-    }
-    monkeypatch.setattr(slurm_queue, "queue", lambda: queue)
-    assert already_queued(tmp_path, "meanq-default") == {run.directory: run for run in runs[:2]}
-    assert already_queued(tmp_path / "empty", "meanq-default") == {}
-
-
-def test_a_queue_that_is_not_known_is_asked_again_and_then_nothing_is_submitted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    answers = [None, None, {}]
-    monkeypatch.setattr(slurm_queue, "queue", lambda: answers.pop(0))
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    assert ask_queue(tries=3) == {}
-    answers += [None, None]
+    runs = {f"7_{i}": f"{tmp_path}/seed_{i}" for i in range(4)}
+    (tmp_path / "7_runs.json").write_text(json.dumps({"runs": runs}))
+    answer = {"7_0": ("PENDING", "Priority"), "7_1": ("RUNNING", "None"), "7_2": ("CANCELLED", "None")}
+    monkeypatch.setattr(slurm, "queue", lambda: answer)
+    assert slurm.already_queued(tmp_path) == {tmp_path / "seed_0": "7_0", tmp_path / "seed_1": "7_1"}
+    monkeypatch.setattr(slurm, "queue", lambda: None)
+    assert slurm.already_queued(tmp_path / "empty") == {}
     with pytest.raises(ConfigError, match=r"squeue does not answer, .* nothing was submitted"):
-        ask_queue(tries=2)
-    assert not answers
+        slurm.already_queued(tmp_path)
 
 
 def test_waiting_ends_for_jobs_that_are_killed_gone_or_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The queue answers late, once not at all; a job that is queued again is not taken for ended."""
-    monkeypatch.setattr(slurm_queue, "ENDED_SECONDS", 5.0)
+    monkeypatch.setattr(slurm, "ENDED_SECONDS", 5.0)
     clock = [0.0]
     fake_time = SimpleNamespace(  # for the launcher alone: other threads of the tests need the real one
         sleep=lambda seconds: clock.__setitem__(0, clock[0] + seconds),
         monotonic=lambda: clock[0],
         strftime=time.strftime,
     )
-    monkeypatch.setattr(slurm_queue, "time", fake_time)
-    running = QueueEntry("RUNNING", "None", "x")
+    monkeypatch.setattr(slurm, "time", fake_time)
+    running = ("RUNNING", "None")
 
-    def finish(job: str, status: JobStatus, value: object = None) -> None:
-        returned = JobReturn(status=status)
-        returned.return_value = value
-        (tmp_path / f"{job}.pkl").write_bytes(pickle.dumps(("success", returned)))
+    def write_status(run: str, state: str) -> None:
+        (tmp_path / run).mkdir(exist_ok=True)
+        (tmp_path / run / "status.json").write_text(json.dumps({"state": state}))
 
-    def ask() -> dict[str, QueueEntry] | None:
+    def ask() -> dict[str, tuple[str, str]] | None:
         now = clock[0]
         if 10 < now < 30:
             return None
         if now > 60:
-            finish("good", JobStatus.COMPLETED)
-        if now > 40:
-            finish("raises", JobStatus.FAILED, RuntimeError("on purpose"))
+            write_status("good", "finished")
         preempted = 30 < now < 34
-        answer = {"good": QueueEntry("PREEMPTED", "None", "x") if preempted else running, "raises": running}
-        if now < 5:
-            answer |= {"killed": running, "gone": running}
-        else:
-            answer["killed"] = QueueEntry("OUT_OF_MEMORY", "None", "x")
-        return answer
+        answer = {"good": ("PREEMPTED", "None") if preempted else running}
+        answer["raises"] = running if now < 40 else ("FAILED", "None")
+        answer["killed"] = running if now < 5 else ("OUT_OF_MEMORY", "None")
+        return answer | ({"gone": running} if now < 5 else {})
 
-    (tmp_path / "done").mkdir()
-    (tmp_path / "done" / "status.json").write_text('{"state": "finished"}')
-    jobs = [Submitted(name, tmp_path / name) for name in ("good", "raises", "killed", "gone", "done")]
-    outcomes = Waiting(jobs, lambda job: tmp_path / f"{job}.pkl").wait(ask)
-    assert outcomes["good"] is None and outcomes["done"] is None
-    assert str(outcomes["raises"]) == "on purpose"
-    assert "left no result (ended as OUT_OF_MEMORY)" in str(outcomes["killed"])
-    assert "left no result (no longer in the queue)" in str(outcomes["gone"])
+    monkeypatch.setattr(slurm, "queue", ask)
+    write_status("raises", "failed")
+    write_status("done", "finished")
+    names = ("good", "raises", "killed", "gone", "done")
+    outcomes = slurm.wait({tmp_path / name: name for name in names})
+    assert sorted(outcomes) == [
+        f"{tmp_path}/gone: job gone left the run unfinished (no longer in the queue)",
+        f"{tmp_path}/killed: job killed left the run unfinished (ended as OUT_OF_MEMORY)",
+        f"{tmp_path}/raises: job raises left the run unfinished (ended as FAILED)",
+    ]
     said = capsys.readouterr().out
     assert "squeue does not answer" in said and said.strip().endswith("2 done, 3 failed")
 
@@ -251,11 +206,6 @@ def test_waiting_ends_for_jobs_that_are_killed_gone_or_failed(
 def test_a_job_that_an_older_version_submitted_says_so() -> None:
     with pytest.raises(ImportError, match=r"older version of meanq; cancel it"):
         pickle.loads(b"cmeanq.slurm_launcher\nSlurmLauncher\n.")
-
-
-def test_a_failure_survives_the_way_back_from_a_job() -> None:
-    failure = pickle.loads(pickle.dumps(RunFailedError(Path("runs/x"), 2)))
-    assert failure.code == 2 and str(failure).startswith("runs/x: not started, because its configuration")
 
 
 def documentation(kind: str) -> list[str]:
@@ -279,19 +229,13 @@ def test_a_labs_own_launcher_file_extends_ours(tmp_path: Path) -> None:
     own.mkdir(parents=True)
     (own / "mylab.yaml").write_text(block)
     found = planned("--config-dir", str(tmp_path / "my_conf"), "hydra/launcher=mylab", "seed=0", f"root={tmp_path}")
-    with sweep_config(found.config_path, "config", found.shared_overrides) as composed:
-        launcher = composed.hydra.launcher
-    assert (launcher._target_, launcher.partition, launcher.timeout_min, launcher.mem_gb) == (
-        "meanq.launching.slurm.SlurmLauncher",
-        "gpu",
-        480,
-        12,
-    )
+    fields = [found.launcher_fields[name] for name in ("_target_", "partition", "timeout_min", "mem_gb")]
+    assert fields == ["meanq.launching.slurm.SlurmLauncher", "gpu", 480, 12]
 
 
 def test_the_documented_fields_are_those_of_the_files() -> None:
     documented = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", (PROJECT / "docs" / "slurm.md").read_text(), re.MULTILINE)
     names = {name for row in documented for name in re.findall(r"`(\w+)`", row)}
-    slurm, local = (OmegaConf.load(CONFIG_DIR / "hydra" / "launcher" / f"{name}.yaml") for name in ("slurm", "local"))
-    fields = (set(slurm) | set(local)) - {"defaults", "_target_", "submitit_folder", "name"}
+    files = [OmegaConf.load(CONFIG_DIR / "hydra" / "launcher" / f"{name}.yaml") for name in ("slurm", "local")]
+    fields = (set(files[0]) | set(files[1])) - {"defaults", "_target_", "submitit_folder", "name"}
     assert names == fields

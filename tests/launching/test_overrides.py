@@ -6,14 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from hydra.core.singleton import Singleton
-from hydra.core.utils import JobStatus
-from hydra.types import HydraContext
 
 from meanq import run
-from meanq.launching.hydra_bridge import make_callbacks, sweep_config
-from meanq.launching.launch import FrozenConfigs, make_launcher
+from meanq.launching.execute import Run
 from meanq.launching.plan import plan
+from meanq.launching.slurm import SlurmJob
 
 SHORT = (
     "env=chain",
@@ -40,18 +37,11 @@ def test_overrides_are_stored(
 
 
 def test_overrides_of_a_slurm_job_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a job does on the cluster, here without one."""
+    """What a job does on the cluster, here without one; `checkpoint` is what submitit queues again."""
     monkeypatch.setattr("meanq.launching.slurm.hold_stop_signals", lambda: None)
-    monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
     planned = plan(["-m", "hydra/launcher=slurm", *SHORT, "seed=3", "label=mine", f"root={tmp_path}"])
     assert planned is not None
-    (overrides,) = planned.job_overrides
-    frozen = FrozenConfigs({tuple(overrides): planned.configs[0]})
-    with sweep_config(planned.config_path, planned.config_name, planned.shared_overrides) as config:
-        context = HydraContext(config_loader=frozen, callbacks=make_callbacks(config))  # type: ignore[arg-type]
-        submitted = pickle.dumps(make_launcher(config, context, run.job))
-        returned = pickle.loads(submitted)(overrides, "hydra.sweep.dir", 0, "0", Singleton.get_state())
-    assert returned.status == JobStatus.COMPLETED, returned._return_value
+    submitted = pickle.dumps(SlurmJob(Run(planned.configs[0], planned.job_overrides[0])).checkpoint().function)
+    pickle.loads(submitted)()
     meta = json.loads((planned.directories[0] / "meta.json").read_text())
-    assert meta["overrides"] == overrides
+    assert meta["overrides"] == planned.job_overrides[0]

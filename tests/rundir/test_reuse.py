@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from omegaconf import DictConfig
 
-from meanq.config.checks import from_omegaconf
 from meanq.config.schema import Config
+from meanq.launching.execute import Run
 from meanq.launching.launch import launch
-from meanq.launching.plan import Plan, hydra_arguments, plan, register_schema
+from meanq.launching.plan import Plan, plan
 from meanq.rundir.layout import run_directory
 from meanq.rundir.lock import DirectoryLock
 from meanq.rundir.reader import read_status
@@ -133,8 +132,7 @@ def test_another_commit_is_said(root: Path, tmp_path: Path) -> None:
 
 
 def planned(root: Path, study: str, *overrides: str) -> Plan:
-    register_schema()
-    found = plan(hydra_arguments(["-m", f"+study={study}", "scale=small", f"root={root}", *overrides]))
+    found = plan(["-m", f"+study={study}", "scale=small", f"root={root}", *overrides])
     assert found is not None
     return found
 
@@ -153,40 +151,42 @@ scales:
 """
 
 
-def test_a_second_study_trains_what_the_first_has_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_study_trains_what_the_first_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     common = " ".join(override for override in FIELDS if not override.startswith(("algo=", "algo.ensemble_size")))
     for name, runs in (("one", "algo=dqn seed=0-1"), ("two", "algo=dqn algo.multi_step=1,2 seed=0-1")):
         (tmp_path / f"{name}.yaml").write_text(STUDY.format(common=common, runs=runs))
     trained: list[str] = []
 
-    def job(composed: DictConfig) -> None:
-        config = from_omegaconf(composed)
-        trained.append(f"{config.study}/{config.label}/{config.seed}")
-        train_config(config)
+    def execute(run: Run) -> None:
+        trained.append(f"{run.config.study}/{run.config.label}/{run.config.seed}")
+        train_config(run.config)
 
+    monkeypatch.setattr("meanq.launching.launch.execute", execute)
     root = tmp_path / "runs"
-    assert launch(planned(root, str(tmp_path / "one.yaml")), job) == []
+    assert launch(planned(root, str(tmp_path / "one.yaml"))) == []
     assert trained == ["one/dqn/0", "one/dqn/1"]
     trained.clear()
     capsys.readouterr()
     second = planned(root, str(tmp_path / "two.yaml"))
-    assert launch(second, job) == []
+    assert launch(second) == []
     assert trained == ["two/dqn__multi_step=2/0", "two/dqn__multi_step=2/1"]
     assert capsys.readouterr().out.count("copied") == 2
     assert {read_status(directory)["state"] for directory in second.directories} == {"finished"}
     trained.clear()
-    assert launch(planned(root, str(tmp_path / "two.yaml")), job) == [] and trained == []
+    assert launch(planned(root, str(tmp_path / "two.yaml"))) == [] and trained == []
 
 
-def test_what_is_mirrored_is_trained_under_its_own_name(tmp_path: Path) -> None:
+def test_what_is_mirrored_is_trained_under_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "one.yaml").write_text(STUDY.format(common=" ".join(SHORT), runs="algo=dqn seed=0"))
     (tmp_path / "two.yaml").write_text(STUDY.format(common=" ".join(SHORT), runs="algo=dqn seed=0"))
     jobs: list[str] = []
     root = tmp_path / "runs"
-    launch(planned(root, str(tmp_path / "one.yaml")), lambda composed: train_config(from_omegaconf(composed)))
-    launch(
-        planned(root, str(tmp_path / "two.yaml"), "logger=tensorboard"), lambda composed: jobs.append(composed.study)
-    )
+    monkeypatch.setattr("meanq.launching.launch.execute", lambda run: train_config(run.config))
+    launch(planned(root, str(tmp_path / "one.yaml")))
+    monkeypatch.setattr("meanq.launching.launch.execute", lambda run: jobs.append(run.config.study))
+    launch(planned(root, str(tmp_path / "two.yaml"), "logger=tensorboard"))
     assert jobs == ["two"]
 
 
