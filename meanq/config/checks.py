@@ -4,6 +4,7 @@ Bounds of single fields come from the schema; what spans fields, files or the ma
 """
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from operator import attrgetter
@@ -17,18 +18,13 @@ from meanq.config.extensions import import_bootstrap_rule, import_environment
 from meanq.config.schema import Config, LoggerConfig
 from meanq.config.setting import allowed_values, as_written, setting_of
 
-_LONGEST_FILE_NAME = 255  # bytes, on the usual file systems
-
 
 def from_omegaconf(config: DictConfig) -> Config:
     """Resolve a composed configuration, check it, and return it as the typed object."""
     typed = OmegaConf.to_object(config)
     if not isinstance(typed, Config):
-        raise ConfigError(
-            "--config-path, --config-name: this configuration does not build on meanq's; begin its `defaults` with "
-            "`schema`, as conf/config.yaml does, or, for the recorded one of a run, take the command that "
-            "`python -m analysis.report RUN` shows"
-        )
+        remedy = "begin its `defaults` with `schema`, as conf/config.yaml does"
+        raise ConfigError(f"--config-path, --config-name: this configuration does not build on meanq's; {remedy}")
     typed.compile = typed.compile.lower()  # YAML's true is the text "True"
     check(typed)
     return typed
@@ -44,7 +40,10 @@ def check(config: Config) -> None:
     check_logger(config.logger)
     import_environment(config.env.kind)
     _check_device(config.device)
-    check_root(config.root)
+    root = Path(config.root).absolute()
+    existing = next(path for path in (root, *root.parents) if path.exists())
+    writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    _require(writable, "root", config.root, f"cannot write in {existing}: write another directory")
 
 
 def check_bounds(block: Any, prefix: str = "") -> None:
@@ -61,16 +60,11 @@ def check_bounds(block: Any, prefix: str = "") -> None:
 
 def _combinations(config: Config) -> Iterator[tuple[bool, str, str]]:
     """Yield for each condition that spans fields: whether it holds, the field to change, the remedy."""
-    algo, total_steps, first = config.algo, config.total_steps, config.algo.first_update
+    algo, first = config.algo, config.algo.first_update
     yield algo.replay_capacity > algo.multi_step, "algo.replay_capacity", f"write {algo.multi_step + 1} or more"
     yield first >= algo.multi_step, "algo.first_update", f"write {algo.multi_step} or more"
-    first_update = f"the first update comes at interaction {first}: write {first} or more"
-    yield total_steps >= first, "total_steps", f"{first_update}, or lower algo.first_update"
-    run_length = f"the run has {total_steps} interactions"
-    yield algo.random_steps <= total_steps, "algo.random_steps", f"{run_length}: write that or less"
-    yield algo.epsilon.begin < total_steps, "algo.epsilon.begin", f"{run_length}: write less than that"
-    late_enough = algo.importance_steps is None or algo.importance_steps >= first
-    yield late_enough, "algo.importance_steps", f"{first_update}, or null for the length of the run"
+    enough = f"the first update comes at interaction {first}: write {first} or more, or lower algo.first_update"
+    yield config.total_steps >= first, "total_steps", enough
     yield (
         not (algo.prioritized and algo.priorities == "per_member" and algo.minibatch == "shared"),
         "algo.priorities",
@@ -114,9 +108,6 @@ def _check_directory_name(name: str, text: str | None) -> None:
     parts = PurePosixPath(text).parts
     plain = text == text.strip() and not text.startswith("/") and ".." not in parts and "\0" not in text
     _require(bool(parts) and plain, name, text, "it names a directory below the root: write a plain name")
-    short = all(len(part.encode()) <= _LONGEST_FILE_NAME for part in parts)
-    remedy = f"it names a directory: write a name of at most {_LONGEST_FILE_NAME} bytes"
-    _require(short, name, f"{text[:20]}...", remedy)
 
 
 def check_logger(logger: LoggerConfig) -> None:
@@ -125,40 +116,17 @@ def check_logger(logger: LoggerConfig) -> None:
     for name, text in (("logger.project", logger.project), ("logger.entity", logger.entity)):
         valid = text is None or (bool(text.strip()) and len(text) <= 128 and not set(text) & set("/\\#?%:"))
         _require(valid, name, text, "write a name of 1 to 128 characters, none of them / \\ # ? % :")
-    for tag in logger.tags:
-        _require(bool(tag.strip()) and len(tag) <= 64, "logger.tags", tag, "write tags of 1 to 64 characters")
 
 
 def _check_device(device: str) -> None:
-    base, _, index = device.partition(":")
-    _require(base in ("auto", "cpu", "cuda"), "device", device, "write auto, cpu, cuda or cuda:N")
-    if base != "cuda":
-        return
-    import torch
+    form = re.fullmatch(r"auto|cpu|cuda(?::(\d+))?", device)
+    _require(form is not None, "device", device, "write auto, cpu, cuda or cuda:N")
+    if form and device.startswith("cuda"):
+        import torch
 
-    _require(torch.cuda.is_available(), "device", device, "this machine has no usable CUDA: write device=cpu")
-    count = torch.cuda.device_count()
-    exists = not index or (index.isdigit() and int(index) < count)
-    _require(exists, "device", device, f"there are {count} CUDA devices, numbered from 0")
-
-
-def check_root(root: str) -> None:
-    """Raise ConfigError if no directory can be made below `root`; creates nothing."""
-    path = Path(root).absolute()
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    _require(path.is_dir(), "root", root, f"{path} is not a directory: write one that can be written to")
-    writable = os.access(path, os.W_OK | os.X_OK) and not _is_read_only(path)
-    _require(writable, "root", root, f"no permission to write in {path}: write another directory")
-
-
-def _is_read_only(path: Path) -> bool:
-    """Whether the file system is read-only or virtual; permissions do not tell the superuser."""
-    try:
-        stats = os.statvfs(path)
-    except OSError:
-        return True
-    return bool(stats.f_flag & os.ST_RDONLY) or stats.f_blocks == 0
+        count = torch.cuda.device_count()
+        remedy = f"this machine has {count or 'no'} usable CUDA device(s), numbered from 0; write device=cpu"
+        _require(int(form[1] or 0) < count, "device", device, remedy)
 
 
 def _require(condition: bool, name: str, value: object, remedy: str) -> None:

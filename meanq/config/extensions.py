@@ -15,12 +15,7 @@ ENVIRONMENTS = {
     "chain": "meanq.envs.chain.Chain",
     "gymnasium": "meanq.envs.gym.Gymnasium",
 }
-BOOTSTRAP_RULES = {
-    "mean": "meanq.learning.bootstrap.MEAN",
-    "own": "meanq.learning.bootstrap.OWN",
-    "min": "meanq.learning.bootstrap.MIN",
-    "others": "meanq.learning.bootstrap.OTHERS",
-}
+BOOTSTRAP_RULES = {name: f"meanq.learning.bootstrap.{name.upper()}" for name in ("mean", "own", "min", "others")}
 # A logger is a meanq.mirrors.sink.Sink; `files`, the run directory alone, needs none.
 LOGGERS = {
     "wandb": "meanq.mirrors.wandb.WandbSink",

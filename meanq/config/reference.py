@@ -1,11 +1,11 @@
-"""The reference of all groups and fields, made from the schema: --help as text, docs/fields.md as Markdown.
+"""The reference of all groups and fields, made from the schema: --help, and the same page as docs/fields.md.
 
 python -m meanq.config.reference > docs/fields.md
 """
 
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any, cast
 
 from omegaconf import OmegaConf
@@ -35,22 +35,6 @@ _WIDTH = 79
 _LONGEST_DEFAULT = 20
 
 
-@dataclass(frozen=True)
-class Row:
-    """One field; `default` is empty where it is too long for a line."""
-
-    name: str
-    default: str
-    meaning: str
-    values: str
-
-    @property
-    def described(self) -> str:
-        """Meaning and values, in few words: what null means is said in the meaning."""
-        values = self.values.removeprefix("a number ").removesuffix(", or null")
-        return f"{self.meaning}; {values}" if values else self.meaning
-
-
 def group_choices(group: str) -> list[str]:
     """Names that GROUP=NAME takes; files that begin with an underscore are parts of others."""
     directory = CONFIG_DIR / group
@@ -59,28 +43,24 @@ def group_choices(group: str) -> list[str]:
     return sorted(hydras_own + [path.with_suffix("").as_posix() for path in files])
 
 
-def sections() -> dict[str, list[Row]]:
-    """All fields by title: those of the run itself first, then one section per block."""
+def sections() -> dict[str, dict[str, str]]:
+    """All fields by title, as {NAME=DEFAULT: meaning and values}: those of the run itself, then those of each block."""
     defaults = _default_values()
-    found: dict[str, list[Row]] = {"run": []}
-    title, families = "run", []
+    found: dict[str, dict[str, str]] = {"run": {}}
+    families = []
     for name, field in walk():
-        meaning = setting_of(field).meaning
+        meaning, default = setting_of(field).meaning, as_written(defaults.get(name, ""))
         if field.type is HyperparametersConfig:
             families.append(name)
-        elif name.startswith(tuple(f"{family}." for family in families)):
-            continue
-        elif not is_dataclass(field.type):
-            default = as_written(defaults.get(name, ""))
-            default = default if len(default) <= _LONGEST_DEFAULT else ""
-            found[title].append(Row(name, default, meaning, allowed_values(field)))
-        elif "." not in name:
-            title = f"{name}: {meaning}"
-            found[title] = []
+        elif is_dataclass(field.type) and "." not in name:
+            found[f"{name}: {meaning}"] = {}
+        elif not is_dataclass(field.type) and not name.startswith(tuple(f"{family}." for family in families)):
+            values = allowed_values(field).removeprefix("a number ").removesuffix(", or null")
+            left = f"{name}={default}" if 0 < len(default) <= _LONGEST_DEFAULT else name
+            found[next(reversed(found))][left] = f"{meaning}; {values}" if values else meaning
     title = f"env.FAMILY: values for each family of algorithms ({', '.join(name[4:] for name in families)})"
-    family_fields = walk(HyperparametersConfig, "env.FAMILY.")
-    found[title] = [Row(name, "", setting_of(field).meaning, "") for name, field in family_fields]
-    return found
+    fields = walk(HyperparametersConfig, "env.FAMILY.")
+    return {**found, title: {name: setting_of(field).meaning for name, field in fields}}
 
 
 def _default_values() -> dict[str, Any]:
@@ -103,14 +83,7 @@ def help_page(usage: str) -> str:
         lines += _wrapped(f"  {group}: ", meaning) + _wrapped("    ", ", ".join(group_choices(group)))
     lines += ["", "Fields: override with FIELD=VALUE; shown are the values of `python -m meanq.run`"]
     for title, rows in sections().items():
-        pairs = [
-            (
-                f"{row.name}={row.default}" if row.default else row.name,
-                row.described,
-            )
-            for row in rows
-        ]
-        lines += ["", *_wrapped("", title), *_two_columns(pairs)]
+        lines += ["", *_wrapped("", title), *_two_columns(rows.items())]
     return "\n".join(lines)
 
 
@@ -128,27 +101,9 @@ def _wrapped(indent: str, text: str) -> list[str]:
 
 def markdown() -> str:
     """The content of docs/fields.md."""
-    parts = [
-        "# Groups and fields",
-        "Made by `python -m meanq.config.reference > docs/fields.md` from `meanq/config/schema.py`; edit that file. "
-        "The same page on the command line: `python -m meanq.run --help`.",
-        "## Groups\n\nChoose with `group=choice`; each choice is a file of `conf/`.",
-        _table(
-            ("group", "what", "choices"),
-            [(f"`{group}`", what, " ".join(f"`{c}`" for c in group_choices(group))) for group, what in GROUPS.items()],
-        ),
-        "## Fields\n\nOverride with `field=value`. The defaults are those of `python -m meanq.run`, which is MeanQ on "
-        "MinAtar Asterix; other choices of a group have other values, which `--cfg job` shows.",
-    ]
-    for title, rows in sections().items():
-        cells = [(f"`{r.name}`", f"`{r.default}`" if r.default else "", r.meaning, r.values) for r in rows]
-        parts += [f"### {title}", _table(("field", "default", "meaning", "values"), cells)]
-    return "\n\n".join(parts)
-
-
-def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    cells = [header, ("---",) * len(header), *rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+    made_by = "Made by `python -m meanq.config.reference > docs/fields.md` from `meanq/config/schema.py`."
+    usage = "The same page on the command line: `python -m meanq.run --help`. `--cfg job` shows the values of a run."
+    return f"# Groups and fields\n\n{made_by}\n{usage}\n\n```text{help_page('')}\n```"
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ _PACKAGE = Path(__file__).parents[1]
 CONFIG_DIR = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent / "conf"
 
 WANDB_MODES = ("auto", "online", "offline", "disabled")
+_COMPILE = ("auto", "true", "false")
+_OF_MACHINE = {"label": False, "compared": False}
 
 
 @dataclass
@@ -205,15 +207,9 @@ class Config:
     study: str = setting("directory of the run below the root", label=False, compared=False, content=False)
     label: str | None = setting("name of the run; null: algorithm and overrides", None, label=False, content=False)
     root: str = setting("directory of all runs", identity=False, label=False)
-    device: str = setting("where to train: auto, cpu, cuda or cuda:N", label=False, compared=False)
-    threads: int | None = setting("CPU threads; null: all cores", None, least=1, label=False, compared=False)
-    compile: str = setting(
-        "compile the learner; auto: where it pays",
-        "auto",
-        choices=("auto", "true", "false"),
-        label=False,
-        compared=False,
-    )
+    device: str = setting("where to train: auto, cpu, cuda or cuda:N", **_OF_MACHINE)
+    threads: int | None = setting("CPU threads; null: all cores", None, least=1, **_OF_MACHINE)
+    compile: str = setting("compile the learner; auto: where it pays", "auto", choices=_COMPILE, **_OF_MACHINE)
     cache_targets: bool = setting("reuse values of next states; same results", True, identity=False, label=False)
     replay_on_device: bool = setting("keep the frames of replay on the GPU", False, identity=False, label=False)
     log_every: int = setting("interactions between rows of training.csv", least=1, compared=False)
