@@ -19,7 +19,7 @@ import torch
 from benchmarks.reference import IMPORTANCE_EXPONENT, ReferenceRun
 from meanq.config.schema import Config, NetworkConfig
 from meanq.envs import Environment
-from meanq.launching.plan import plan, register_schema
+from meanq.launching.plan import plan
 from meanq.replay.buffer import ring_slots
 from meanq.training.clock import Clock
 from meanq.training.session import Session
@@ -34,7 +34,6 @@ PARTS = ("act", "env", "sample", "learn")
 
 def compose(*overrides: str, compiled: bool = False, threads: int | None = None) -> Config:
     """Compose the configuration of a run that is never started, so nothing is written to its directory."""
-    register_schema()
     fields = [f"root={tempfile.gettempdir()}", "study=benchmark", f"threads={'null' if threads is None else threads}"]
     planned = plan([*fields, f"compile={str(compiled).lower()}", *overrides])
     assert planned is not None

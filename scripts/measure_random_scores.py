@@ -10,7 +10,7 @@ import numpy as np
 
 from meanq.config.schema import Config
 from meanq.envs import make_env
-from meanq.launching.plan import plan, register_schema
+from meanq.launching.plan import plan
 from meanq.rng import stream
 
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
@@ -49,7 +49,6 @@ def main() -> None:
             parser.error(f"{game}: no such game; choose from {', '.join(GAMES)}")
     if options.episodes < 2:
         parser.error(f"--episodes={options.episodes}: a standard error needs at least 2")
-    register_schema()
     for game in options.games or GAMES:
         returns = random_returns(configuration(game), options.episodes, options.seed)
         error = returns.std(ddof=1) / np.sqrt(len(returns))

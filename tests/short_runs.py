@@ -6,10 +6,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from meanq.config.schema import Config
-from meanq.launching.plan import plan, register_schema
+from meanq.launching.plan import plan
 from meanq.mirrors.process import make_mirror
 from meanq.rundir.layout import Episode
-from meanq.training.session import Progress, Session
+from meanq.training.session import Session
+from meanq.training.terminal import TerminalReporter, make_console
 
 # Enough to fill a replay, learn, copy targets several times, evaluate, probe and log, in a second or two.
 SHORT = (
@@ -28,8 +29,11 @@ SHORT = (
 )
 
 
-class SilentReporter:
+class SilentReporter(TerminalReporter):
     """Says nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(make_console())
 
     def started(self, config: Config, directory: Path, facts: str, step: int) -> None:
         pass
@@ -37,7 +41,7 @@ class SilentReporter:
     def warn(self, message: str) -> None:
         pass
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, step: int, epsilon: float, last_return: float | None) -> None:
         pass
 
     def evaluated(self, step: int, episodes: list[Episode]) -> None:
@@ -46,7 +50,6 @@ class SilentReporter:
 
 def compose_run(root: Path, *overrides: str) -> Config:
     """The configuration of a run."""
-    register_schema()
     planned = plan([f"root={root}", *overrides])
     assert planned is not None
     return planned.configs[0]

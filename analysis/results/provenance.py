@@ -65,10 +65,10 @@ def _of_scale(found: RunSet, name: str, scale: str) -> dict[str, Any]:
 @cache
 def _planned(name: str, scale: str) -> dict[tuple[str, str | None, int], dict[str, Any]]:
     """The configurations of a study's scale by environment, label and seed; takes seconds to compose."""
-    from meanq.launching.plan import hydra_arguments, plan
+    from meanq.launching.plan import plan
 
     with tempfile.TemporaryDirectory() as nowhere:  # away from existing runs
-        planned = plan(hydra_arguments(["-m", f"+study={name}", f"scale={scale}", f"root={nowhere}"]))
+        planned = plan(["-m", f"+study={name}", f"scale={scale}", f"root={nowhere}"])
     assert planned is not None
     return {(config.env.name, config.label, config.seed): asdict(config) for config in planned.configs}
 

@@ -1,4 +1,4 @@
-"""Evaluation: episodes of a policy, one in each of several environments, all at once."""
+"""Evaluation: episodes of a policy, one in each of several environments, all at once; and the states of probes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -112,3 +112,24 @@ def evaluation_policy(agent: Agent, config: Config, step: int) -> Policy:
 def learned_reward(reward: float, clip: bool) -> float:
     """The reward as the learner sees it."""
     return max(-1.0, min(1.0, reward)) if clip else reward
+
+
+@dataclass
+class Probes:
+    """Initial states, the same in every run of every algorithm: they depend on `probe.seed`, not on the run's seed."""
+
+    states: np.ndarray  # [P, *state]
+    true_q: np.ndarray | None  # [P, A] where the environment knows it
+
+
+def make_probes(config: Config) -> Probes:
+    """The initial states of `probe.states` resets."""
+    states, truths = [], []
+    env = make_env(config.env, stream(config.probe.seed, "probe"))
+    for i in range(config.probe.states):
+        env.seed(stream(config.probe.seed, "probe", i))
+        frames = FrameStack(config.env.stack, env.frame_shape, env.frame_dtype)
+        states.append(frames.start(env.reset()))
+        truths.append(env.true_q(config.algo.discount))
+    known = [q for q in truths if q is not None]
+    return Probes(np.stack(states), np.stack(known) if len(known) == len(truths) else None)

@@ -17,23 +17,13 @@ from meanq.training.statistics import Statistics
 class Loop:
     """Act, store the transition, learn from minibatches, and copy the online weights to the target network."""
 
-    def __init__(
-        self,
-        config: Config,
-        env: Environment,
-        agent: Agent,
-        explorer: Explorer,
-        replay: Replay,
-        clock: Clock,
-        statistics: Statistics,
-    ) -> None:
+    def __init__(self, config: Config, env: Environment, agent: Agent, explorer: Explorer, replay: Replay) -> None:
         self.config = config
         self.env, self.agent, self.replay = env, agent, replay
         self.step = 0  # interactions so far
-        self.has_learned = False  # in this process
         self._explorer = explorer
         self._frames = FrameStack(config.env.stack, env.frame_shape, env.frame_dtype)
-        self._clock, self._statistics = clock, statistics
+        self.clock, self.statistics = Clock(), Statistics()
 
     def advance(self) -> None:
         """One interaction, and the updates that are due after it."""
@@ -48,23 +38,23 @@ class Loop:
 
     def interact(self) -> None:
         """Act once and store the transition."""
-        with self._clock.time("act"):
+        with self.clock.time("act"):
             self.agent.start_interaction()
             action = self._explorer.act(
                 self.step - 1, lambda: self.agent.values(self._frames.state[None], explore=True)[:, 0]
             )
-        with self._clock.time("env"):
+        with self.clock.time("env"):
             outcome = self.env.step(action)
-        self._statistics.add_reward(outcome.reward)
+        self.statistics.add_reward(outcome.reward)
         reward = learned_reward(outcome.reward, self.config.env.clip_rewards)
         terminal = outcome.terminal or outcome.life_lost
-        with self._clock.time("sample"):
+        with self.clock.time("sample"):
             self.replay.append(action, reward, outcome.frame, terminal=terminal, truncated=outcome.truncated)
         if outcome.terminal or outcome.truncated:
-            self._statistics.end_game()
+            self.statistics.end_game()
             self.start_game()
         elif outcome.life_lost:
-            with self._clock.time("env"):
+            with self.clock.time("env"):
                 frame = self.env.start_life(outcome.frame)
             self._start_episode(frame, keep_stack=self.config.env.stack_over_lives)
         else:
@@ -76,20 +66,19 @@ class Loop:
         progress = min(1.0, self.step / (algo.importance_steps or self.config.total_steps))
         importance = algo.importance_start + (algo.importance_end - algo.importance_start) * progress
         minibatches = algo.ensemble_size if algo.minibatch == "independent" else 1
-        with self._clock.time("sample"):
+        with self.clock.time("sample"):
             batch = self.replay.sample(minibatches, algo.batch_size, importance)
-        with self._clock.time("learn"):
+        with self.clock.time("learn"):
             learned = self.agent.learn(batch, len(self.replay))
-        with self._clock.time("sample"):
+        with self.clock.time("sample"):
             errors = learned.errors.cpu().numpy().astype(np.float64)
             if not np.isfinite(errors).all():
                 raise self._diverged("the loss is not a finite number")
             self.replay.update_priorities(batch.indices, errors)
-        self._statistics.add_update(learned)
-        self.has_learned = True
+        self.statistics.add_update(learned)
 
     def start_game(self) -> None:
-        with self._clock.time("env"):
+        with self.clock.time("env"):
             frame = self.env.reset()
         self._start_episode(frame, keep_stack=False)
 

@@ -80,23 +80,15 @@ MEMORY_SHARE = "MEANQ_MEMORY_SHARE"  # bytes; set for runs that a sweep starts s
 def available_memory() -> int:
     """Free memory in bytes, within the limits of a container or scheduler (cgroup v2) and of a sweep's share."""
     free = min(psutil.virtual_memory().available, int(os.environ.get(MEMORY_SHARE, sys.maxsize)))
-    try:
-        group = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
-    except OSError:
-        return free
-    root = Path("/sys/fs/cgroup")
-    path = root / group
+    path = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError):
+        path /= Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2].lstrip("/")
     for directory in (path, *path.parents):
-        if not directory.is_relative_to(root):
-            break
-        try:
-            limit = (directory / "memory.max").read_text().strip()
-            used = int((directory / "memory.current").read_text())
+        with contextlib.suppress(OSError, ValueError):  # it sets no limit
+            limit, used = (int((directory / f"memory.{name}").read_text()) for name in ("max", "current"))
             stat = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
-        except (OSError, ValueError):
-            continue
-        if limit.isdigit():  # cached files count as used, but can be dropped
-            free = min(free, max(0, int(limit) - used + int(stat.get("inactive_file", 0))))
+            cached_files = int(stat.get("inactive_file", 0))  # count as used, but can be dropped
+            free = min(free, max(0, limit - used + cached_files))
     return free
 
 

@@ -6,9 +6,8 @@ depends on, so a checkpoint is always made between a step and its observation, a
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -24,58 +23,24 @@ from meanq.rundir.layout import EVALUATIONS, TIMINGS, TRAINING, Episode, run_dir
 from meanq.rundir.reader import read_status
 from meanq.rundir.writer import Record, reason_of
 from meanq.training import machine
-from meanq.training.clock import Clock
-from meanq.training.evaluation import Evaluator, evaluation_policy
+from meanq.training.evaluation import Evaluator, evaluation_policy, make_probes
 from meanq.training.loop import Loop
-from meanq.training.probes import make_probes
 from meanq.training.signals import StopSignals
-from meanq.training.statistics import Statistics
-
-
-@dataclass
-class Progress:
-    """What a terminal shows while a run goes on."""
-
-    step: int
-    epsilon: float
-    last_return: float | None  # of the last training game that ended
-
-
-class Reporter(Protocol):
-    """Tells a person what happens; see terminal.py."""
-
-    def started(self, config: Config, directory: Path, facts: str, step: int) -> None:
-        """A run begins, or resumes after this step."""
-
-    def warn(self, message: str) -> None:
-        """Something is wrong, but the run can go on."""
-
-    def progress(self, progress: Progress) -> None:
-        """Called every interaction: must cost nothing most of the time."""
-
-    def evaluated(self, step: int, episodes: list[Episode]) -> None:
-        """An evaluation is done."""
-
-
-class Mirror(Protocol):
-    """A copy of the run elsewhere. Nothing here raises or waits, but `close`, which waits a bounded time."""
-
-    def update(self, step: int) -> None:
-        """All rows up to this step are on disk."""
-
-    def close(self, state: str) -> None:
-        """The run is finished, failed or interrupted."""
+from meanq.training.terminal import TerminalReporter
 
 
 class Session:
-    """One seed of one algorithm in one environment. Making it checks what can be checked and writes nothing."""
+    """One seed of one algorithm in one environment. Making it checks what can be checked and writes nothing.
+
+    `make_mirror` makes a copy of the run elsewhere (meanq.mirrors.process), or None.
+    """
 
     def __init__(
         self,
         config: Config,
         *,
         overrides: Sequence[str] = (),
-        make_mirror: Callable[[LoggerConfig, Path], Mirror | None] = lambda logger, directory: None,
+        make_mirror: Callable[[LoggerConfig, Path], Any] = lambda logger, directory: None,
     ) -> None:
         self.config = config
         self.directory = run_directory(config)
@@ -87,17 +52,10 @@ class Session:
         machine.check_memory(config, self.replay_bytes, self.device)
         machine.tune_process(machine.thread_count(config))
         self.compiled, self._why_compiled = machine.resolve_compile(config, self.device)
-        self._read_pixels = network.seen
-        self._clock, self._statistics = Clock(), Statistics()
-        self.loop = Loop(
-            config,
-            env,
-            build.make_agent(config, network, self.device, compile=self.compiled),
-            build.make_explorer(config, env),
-            build.make_replay(config, env, self.device),
-            self._clock,
-            self._statistics,
-        )
+        agent = build.make_agent(config, network, self.device, compile=self.compiled)
+        explorer, replay = build.make_explorer(config, env), build.make_replay(config, env, self.device)
+        self.loop = Loop(config, env, agent, explorer, replay)
+        self._clock, self._statistics = self.loop.clock, self.loop.statistics
         self._evaluate = Evaluator(config)
         self._probes = make_probes(config)
         self._record = Record(self.directory, config)
@@ -105,30 +63,22 @@ class Session:
         self._signals = StopSignals()
         self._overrides = list(overrides)
         self._make_mirror = make_mirror
-        self._mirror: Mirror | None = None
+        self._mirror: Any = None
         self._savable = True  # False: the environment cannot save its state
         self._saved = 0  # the step of the newest checkpoint
-        self._trimmed = False  # whether the memory that compiling took has been given back
         self.last_evaluation: list[Episode] = []
 
     def facts(self) -> str:
         """What will be trained, in a line."""
         return (
             f"{self.config.algo.ensemble_size} member(s), {parameter_count(self.loop.agent.online):,} parameters"
-            f"{self._unread_pixels()}; replay {build.replay_capacity(self.config):,} frames = "
+            f"; replay {build.replay_capacity(self.config):,} frames = "
             f"{machine.human_bytes(self.replay_bytes)} of {machine.human_bytes(machine.available_memory())} free; "
             f"{self.device.type}, {torch.get_num_threads()} thread(s); learner "
             f"{'' if self.compiled else 'not '}compiled ({self._why_compiled})"
         )
 
-    def _unread_pixels(self) -> str:
-        """Strides can keep the network from reading the edge of an image, which may matter (Assault's gauge)."""
-        image = self.loop.env.frame_shape[1:]
-        if self._read_pixels == image:
-            return ""
-        return f" that read {'x'.join(map(str, self._read_pixels))} of {'x'.join(map(str, image))} pixels"
-
-    def train(self, reporter: Reporter) -> None:
+    def train(self, reporter: TerminalReporter) -> None:
         """Train from the first interaction, or from the last checkpoint, to the end."""
         self._record.open()
         try:
@@ -146,7 +96,7 @@ class Session:
                 self._mirror.close(read_status(self.directory).get("state", ""))
             self._record.close()
 
-    def _train(self, reporter: Reporter) -> None:
+    def _train(self, reporter: TerminalReporter) -> None:
         config, loop = self.config, self.loop
         saved = self._load_checkpoint(reporter)
         if saved is None:
@@ -156,16 +106,13 @@ class Session:
             self._observe(reporter)
         while loop.step < config.total_steps:
             loop.advance()
-            if self.compiled and loop.has_learned and not self._trimmed:
-                machine.trim_memory()
-                self._trimmed = True
             if loop.step % config.checkpoint.every == 0 or loop.step == config.total_steps:
                 self._save()
             self._heartbeat_or_stop()
             self._observe(reporter)
         self._finish()
 
-    def _begin(self, reporter: Reporter) -> None:
+    def _begin(self, reporter: TerminalReporter) -> None:
         self._clock.start()
         self._record.start()
         self.loop.start_game()
@@ -177,7 +124,7 @@ class Session:
         self._announce(reporter)
         self._probe()
 
-    def _load_checkpoint(self, reporter: Reporter) -> Saved | None:
+    def _load_checkpoint(self, reporter: TerminalReporter) -> Saved | None:
         """The last good checkpoint; None where there never was one."""
         saved = self._checkpoints.load(reporter.warn)
         known = read_status(self.directory).get("checkpoint")
@@ -188,7 +135,7 @@ class Session:
             )
         return saved
 
-    def _resume(self, saved: Saved, reporter: Reporter) -> None:
+    def _resume(self, saved: Saved, reporter: TerminalReporter) -> None:
         state = saved.state
         self._check_same_machine(state, reporter)
         torch.set_num_threads(state["threads"])  # another number would round otherwise
@@ -200,27 +147,23 @@ class Session:
         self._record.resume(saved.step, state["record"])
         self._announce(reporter)
 
-    def _check_same_machine(self, state: dict[str, Any], reporter: Reporter) -> None:
+    def _check_same_machine(self, state: dict[str, Any], reporter: TerminalReporter) -> None:
         """Raise where the run could not go on exactly; warn where versions differ."""
         versions = self._versions()
         remedy = f"resume it where it began, or remove {self.directory} to start again"
-        if state["versions"]["device"] != versions["device"]:
-            raise CheckpointError(
-                f"device={self.config.device}: the run began on {state['versions']['device']} and cannot go on on "
-                f"{versions['device']}, whose random numbers are others; {remedy}"
-            )
+        began, here = state["versions"]["device"], versions["device"]
+        if began != here:
+            what = f"the run began on {began} and cannot go on on {here}, whose random numbers are others"
+            raise CheckpointError(f"device={self.config.device}: {what}; {remedy}")
         if state["compiled"] != self.compiled:
             began = "compiled" if state["compiled"] else "not compiled"
-            raise CheckpointError(
-                f"compile={self.config.compile}: the run began {began} and cannot go on otherwise "
-                f"({self._why_compiled}); {remedy}"
-            )
+            what = f"the run began {began} and cannot go on otherwise ({self._why_compiled})"
+            raise CheckpointError(f"compile={self.config.compile}: {what}; {remedy}")
         for name, version in state["versions"].items():
-            now = versions.get(name)
-            if version and now and version != now:
-                reporter.warn(f"saved with {name} {version} and resumed with {now}: results may differ")
+            if version and versions.get(name, version) not in (version, None):
+                reporter.warn(f"saved with {name} {version} and resumed with {versions[name]}: results may differ")
 
-    def _announce(self, reporter: Reporter) -> None:
+    def _announce(self, reporter: TerminalReporter) -> None:
         with self._clock.time("save"):
             self._record.meta(**self._about())
             reporter.started(self.config, self.directory, self.facts(), self.loop.step)
@@ -244,6 +187,8 @@ class Session:
                 "versions": self._versions(),
             }
             self._checkpoints.save(step, state, self.loop.replay)
+            if self.compiled:
+                machine.trim_memory()
             self._saved = step
             self._record.checkpointed(step)
             self._record.status("running", step=step)
@@ -258,7 +203,7 @@ class Session:
         self._signals.hand_over()
         self._record.status("running", step=self.loop.step)
 
-    def _observe(self, reporter: Reporter) -> None:
+    def _observe(self, reporter: TerminalReporter) -> None:
         """Evaluate, probe and log where due; evaluation first, since the run may be saved while it lasts."""
         config, step = self.config, self.loop.step
         last = step == config.total_steps
@@ -281,7 +226,7 @@ class Session:
         if self._mirror and (evaluating or probing or logging):
             with self._clock.time("save"):
                 self._mirror.update(step)
-        reporter.progress(Progress(step, random_share(config.algo, step), self._statistics.last_return))
+        reporter.progress(step, random_share(config.algo, step), self._statistics.last_return)
 
     def _probe(self) -> None:
         with self._clock.time("evaluate"):
@@ -323,12 +268,8 @@ class Session:
     def _about(self) -> dict[str, Any]:
         """What made the run, and what roundings, hence the last digits of results, depend on."""
         overrides = {"overrides": self._overrides} if self._overrides else {}
-        return {
-            **overrides,
-            "threads": torch.get_num_threads(),
-            "device": self.device.type,
-            "compiled": self.compiled,
-        }
+        made_on = {"threads": torch.get_num_threads(), "device": self.device.type, "compiled": self.compiled}
+        return {**overrides, **made_on}
 
     def _versions(self) -> dict[str, str | None]:
         """What results may depend on beside the configuration."""

@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 # Ctrl-C; the signal before a kill; a closed terminal; SLURM's warning before a time limit (through submitit).
@@ -35,9 +35,7 @@ class StopSignals:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)  # blocked signals arrive now
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if kind is None and self.wanted is not None:  # too late for this run, but others may follow

@@ -3,19 +3,14 @@
 import time
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from meanq.config.schema import Config
 from meanq.metrics import definitions
 from meanq.rundir.layout import Episode
-
-if TYPE_CHECKING:  # imports torch
-    from meanq.training.session import Progress
 
 _REFRESH_SECONDS = 0.2
 _PLAIN_WIDTH = 140  # of tables in a file or a pipe
@@ -32,7 +27,7 @@ class TerminalReporter:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bar: Bar | None = None
+        self._bar: Progress | None = None
         self._task = TaskID(0)
         self._next_refresh = 0.0
         self._started = 0.0
@@ -47,7 +42,7 @@ class TerminalReporter:
             self._print(f"  resumed from step {step:,}")
         self._started, self._first, self._total = time.monotonic(), step, config.total_steps
         if self._console.is_terminal:
-            self._bar = Bar(
+            self._bar = Progress(
                 TextColumn("  {task.completed:,.0f}/{task.total:,.0f}"),
                 BarColumn(bar_width=24),
                 TextColumn("{task.fields[speed]:>6,.0f} steps/s"),
@@ -59,27 +54,25 @@ class TerminalReporter:
                 auto_refresh=False,
                 speed_estimate_period=60,
             )
-            self._task = self._bar.add_task(
-                "", total=config.total_steps, completed=step, speed=0.0, epsilon=1.0, last="-"
-            )
+            self._task = self._bar.add_task("", total=self._total, completed=step, speed=0.0, epsilon=1.0, last="-")
             self._bar.start()
 
     def warn(self, message: str) -> None:
         """Print a warning."""
         self._print(f"  [yellow]warning:[/] {escape(message)}")
 
-    def progress(self, progress: "Progress") -> None:
-        """Update the bar, at most a few times a second."""
+    def progress(self, step: int, epsilon: float, last_return: float | None) -> None:
+        """Update the bar, at most a few times a second. `last_return` is that of the last training game that ended."""
         now = time.monotonic()
-        if self._bar is None or (now < self._next_refresh and progress.step < self._total):
+        if self._bar is None or (now < self._next_refresh and step < self._total):
             return
         self._next_refresh = now + _REFRESH_SECONDS
-        last = "-" if progress.last_return is None else f"{progress.last_return:g}"
-        speed = (progress.step - self._first) / max(now - self._started, 1e-9)
-        self._bar.update(self._task, completed=progress.step, speed=speed, epsilon=progress.epsilon, last=last)
+        last = "-" if last_return is None else f"{last_return:g}"
+        speed = (step - self._first) / max(now - self._started, 1e-9)
+        self._bar.update(self._task, completed=step, speed=speed, epsilon=epsilon, last=last)
         self._bar.refresh()
 
-    def evaluated(self, step: int, episodes: "list[Episode]") -> None:
+    def evaluated(self, step: int, episodes: list[Episode]) -> None:
         """Print a line with the means over the episodes."""
         returns = [e.episode_return for e in episodes]
         bias = mean(definitions.bias(e.value, e.discounted_return) for e in episodes)

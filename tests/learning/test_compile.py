@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,6 @@ from meanq.learning.networks import QNetwork
 from meanq.replay.buffer import Batch
 from meanq.rundir.checkpoint import CheckpointError
 from meanq.training import machine
-from meanq.training.session import Progress
 from tests.helpers import algo_config, compose, make_agent, random_params
 from tests.short_runs import SHORT, SilentReporter, compose_run, make_run, train
 
@@ -129,8 +129,8 @@ def test_a_missing_compiler_is_noticed() -> None:
 
 def test_a_run_that_began_compiled_does_not_go_on_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Stop(SilentReporter):
-        def progress(self, progress: Progress) -> None:
-            if progress.step == 60:
+        def progress(self, step: int, *rest: Any) -> None:
+            if step == 60:
                 raise RuntimeError("crash")
 
     overrides = (*SHORT, "algo=dqn", "checkpoint.every=50")

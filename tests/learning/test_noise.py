@@ -498,8 +498,8 @@ def test_a_saved_agent_goes_on_with_the_draws_of_its_interaction() -> None:
 
 def test_a_resumed_run_shares_the_same_noise(tmp_path: Path) -> None:
     class Crash(SilentReporter):
-        def progress(self, progress: Any) -> None:
-            if progress.step == 101:
+        def progress(self, step: int, *rest: Any) -> None:
+            if step == 101:
                 raise RuntimeError("crash")
 
     overrides = ("algo=meanq_rainbow", *SHORT, "algo.ensemble_size=2", "algo.shared_noise=true", "total_steps=130")

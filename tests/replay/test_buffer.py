@@ -17,7 +17,7 @@ from scipy.stats import chisquare
 from meanq.config.schema import EpsilonConfig
 from meanq.envs import Environment, FrameStack, Step
 from meanq.replay.buffer import Batch, BernoulliMask, Replay, replay_bytes
-from meanq.training.session import Progress, Session
+from meanq.training.session import Session
 from tests.helpers import compose
 from tests.short_runs import SHORT, SilentReporter, make_run
 
@@ -707,8 +707,8 @@ class CrashAt(SilentReporter):
     def __init__(self, step: int) -> None:
         self._step = step
 
-    def progress(self, progress: Progress) -> None:
-        if progress.step == self._step:
+    def progress(self, step: int, *rest: Any) -> None:
+        if step == self._step:
             raise RuntimeError("crash")
 
 

@@ -15,8 +15,7 @@ from meanq.envs import Environment, FrameStack, Step, make_env
 from meanq.learning.agent import Agent
 from meanq.rng import stream
 from meanq.rundir.layout import Episode
-from meanq.training.evaluation import Evaluator, evaluation_policy
-from meanq.training.probes import make_probes
+from meanq.training.evaluation import Evaluator, evaluation_policy, make_probes
 from tests.helpers import compose, play
 
 MEMBERS = 3

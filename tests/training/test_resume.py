@@ -196,8 +196,8 @@ class Stop(SilentReporter):
     def warn(self, message: str) -> None:
         self.warnings.append(message)
 
-    def progress(self, progress: Any) -> None:
-        if progress.step == self.step:
+    def progress(self, step: int, *rest: Any) -> None:
+        if step == self.step:
             raise self.error
 
 
@@ -231,8 +231,8 @@ def signalled(config: Config, step: int, sent: int) -> None:
     """Train in a process of its own, which is sent a signal after a step."""
 
     class Signalling(SilentReporter):
-        def progress(self, progress: Any) -> None:
-            if progress.step == step:
+        def progress(self, step: int, *rest: Any) -> None:
+            if step == step:
                 os.kill(os.getpid(), sent)
 
     if sent == signal.SIGHUP:
@@ -260,8 +260,8 @@ class AtTheEnd(SilentReporter):
     def __init__(self, action: Callable[[], None]) -> None:
         self._action = action
 
-    def progress(self, progress: Any) -> None:
-        if progress.step == 240:
+    def progress(self, step: int, *rest: Any) -> None:
+        if step == 240:
             self._action()
 
 
@@ -342,8 +342,8 @@ def test_the_handler_from_before_has_the_last_word(finished: Path, tmp_path: Pat
     seen = []
 
     class Signalling(SilentReporter):
-        def progress(self, progress: Any) -> None:
-            if progress.step == 77:
+        def progress(self, step: int, *rest: Any) -> None:
+            if step == 77:
                 os.kill(os.getpid(), signal.SIGUSR2)
 
     def handler(number: int, frame: Any) -> None:
@@ -463,8 +463,8 @@ def test_divergence_ends_the_run_before_its_checkpoint_is_replaced(multiple: flo
     run = make_run(tmp_path, *SMALL)
 
     class Spoil(Stop):
-        def progress(self, progress: Any) -> None:
-            if progress.step == 110:  # a weight that the loss does not notice, or one that it does
+        def progress(self, step: int, *rest: Any) -> None:
+            if step == 110:  # a weight that the loss does not notice, or one that it does
                 name = "hidden.weight" if multiple > 1e10 else next(iter(run.loop.agent.online))
                 run.loop.agent.online[name].data.view(-1)[0] = float("nan") if multiple > 1e10 else float("inf")
 
@@ -537,8 +537,8 @@ def test_the_disk_it_takes_is_bounded(tmp_path: Path) -> None:
     sizes = []
 
     class Measuring(SilentReporter):
-        def progress(self, progress: Any) -> None:
-            if progress.step % 50 == 1 and progress.step > 1:
+        def progress(self, step: int, *rest: Any) -> None:
+            if step % 50 == 1 and step > 1:
                 files = sorted(path.name for path in (run.directory / "checkpoint").iterdir())
                 sizes.append((len(files), sum(f.startswith("state-") for f in files)))
 
