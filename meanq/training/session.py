@@ -48,9 +48,7 @@ class Session:
         env = make_env(config.env, stream(config.seed, "env"))
         build.check_augmentation(config.algo, build.state_shape(config, env))
         network = build.make_network(config, env)
-        self._pixels_read = (
-            network.seen
-        )  # strides can leave out the edge of an image, which may matter (Assault's gauge)
+        self._pixels_read = network.seen  # strides can leave out the edge of an image, e.g. Assault's gauge
         self.replay_bytes = build.replay_size(config, env)
         machine.check_memory(config, self.replay_bytes, self.device)
         machine.tune_process(machine.thread_count(config))
@@ -76,7 +74,8 @@ class Session:
         image, read = ("x".join(map(str, size)) for size in (self.loop.env.frame_shape[1:], self._pixels_read))
         return (
             f"{self.config.algo.ensemble_size} member(s), {parameter_count(self.loop.agent.online):,} parameters"
-            f"{'' if read == image else f' that read {read} of {image} pixels'}; replay {build.replay_capacity(self.config):,} frames = "
+            f"{'' if read == image else f' that read {read} of {image} pixels'}; "
+            f"replay {build.replay_capacity(self.config):,} frames = "
             f"{machine.human_bytes(self.replay_bytes)} of {machine.human_bytes(machine.available_memory())} free; "
             f"{self.device.type}, {torch.get_num_threads()} thread(s); learner "
             f"{'' if self.compiled else 'not '}compiled ({self._why_compiled})"

@@ -283,8 +283,12 @@ def test_failing_and_killed_jobs_are_told_and_do_not_stop_the_others(
     code, out, err = finish(process)
     assert code == 1
     assert "1 done, 3 failed" in out
-    assert re.search(rf"meanq: {by_seed[1][1]}: job {by_seed[1][0]} left no result \(ended as CANCELLED\)", err), err
-    assert re.search(rf"meanq: {by_seed[2][1]}: job {by_seed[2][0]} left no result \(ended as FAILED\)", err), err
+    assert re.search(
+        rf"meanq: {by_seed[1][1]}: job {by_seed[1][0]} left the run unfinished \(ended as CANCELLED\)", err
+    ), err
+    assert re.search(
+        rf"meanq: {by_seed[2][1]}: job {by_seed[2][0]} left the run unfinished \(ended as FAILED\)", err
+    ), err
     assert "raises/seed_0: failed" in err
     failed = status(by_seed[0][1])
     assert failed["state"] == "failed" and "on purpose" in str(failed["traceback"])
