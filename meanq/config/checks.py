@@ -65,41 +65,25 @@ def _combinations(config: Config) -> Iterator[tuple[bool, str, str]]:
     yield first >= algo.multi_step, "algo.first_update", f"write {algo.multi_step} or more"
     enough = f"the first update comes at interaction {first}: write {first} or more, or lower algo.first_update"
     yield config.total_steps >= first, "total_steps", enough
-    yield (
-        not (algo.prioritized and algo.priorities == "per_member" and algo.minibatch == "shared"),
-        "algo.priorities",
-        "members that share one minibatch share its priorities: write algo.priorities=shared, "
-        "or algo.minibatch=independent",
-    )
+    shares = algo.prioritized and algo.priorities == "per_member" and algo.minibatch == "shared"
+    one_priority = "members that share one minibatch share its priorities: write algo.priorities=shared"
+    yield not shares, "algo.priorities", one_priority
     rule = import_bootstrap_rule(algo.bootstrap)  # a BootstrapRule, or a plain function
     members = getattr(rule, "min_members", 1)
     needed = f"algo.bootstrap={algo.bootstrap} needs at least {members} members"
     yield algo.ensemble_size >= members, "algo.ensemble_size", needed
-    yield (
-        algo.value == "scalar" or getattr(rule, "combine", None) is not None,
-        "algo.bootstrap",
-        "this rule cannot combine distributions: write algo.value=scalar, or make it a BootstrapRule with `combine`",
-    )
+    combine = "this rule cannot combine distributions: write algo.value=scalar, or give it a `combine`"
+    yield algo.value == "scalar" or getattr(rule, "combine", None) is not None, "algo.bootstrap", combine
     yield algo.value_min < algo.value_max, "algo.value_max", f"write more than algo.value_min={algo.value_min}"
-    yield (
-        not algo.double or algo.target_network is not None or algo.noisy,
-        "algo.double",
-        "without a target network or noise the same weights choose and evaluate: write algo.double=false, "
-        "or give algo.target_network a period",
-    )
-    yield (
-        algo.value == "scalar" or algo.loss == "squared",
-        "algo.loss",
-        "distributions are learned by cross entropy: leave algo.loss out, or write algo.value=scalar",
-    )
+    same = "without a target network or noise the same weights choose and evaluate: write algo.double=false"
+    yield not algo.double or algo.target_network is not None or algo.noisy, "algo.double", same
+    cross_entropy = "distributions are learned by cross entropy: leave algo.loss out, or write algo.value=scalar"
+    yield algo.value == "scalar" or algo.loss == "squared", "algo.loss", cross_entropy
     for name, off in (("algo.bias_noise", "fan_in"), ("algo.shared_noise", False), ("evaluation.noise", False)):
         remedy = f"no layer is noisy: write algo.noisy=true, or {name}={as_written(off)}"
         yield algo.noisy or attrgetter(name)(config) == off, name, remedy
-    yield (
-        algo.noisy or algo.exploration != "greedy",
-        "algo.exploration",
-        "without noisy weights a greedy agent never explores: write algo.exploration=epsilon_greedy",
-    )
+    explore = "without noisy weights a greedy agent never explores: write algo.exploration=epsilon_greedy"
+    yield algo.noisy or algo.exploration != "greedy", "algo.exploration", explore
 
 
 def _check_directory_name(name: str, text: str | None) -> None:

@@ -151,9 +151,7 @@ def test_a_run_that_cannot_even_be_made_says_why_in_its_directory(tmp_path: Path
     )
     arguments = ("env=custom", "env.kind=bad_env.Bad", "env.name=bad", "network=mlp", *TINY)
     planned = run(*arguments, "--dry-run", cwd=tmp_path)
-    assert (
-        planned.returncode == 2 and planned.stderr.count("\n") == 1 and "(RuntimeError: on purpose)" in planned.stderr
-    )
+    assert planned.returncode == 1 and "RuntimeError: on purpose" in planned.stderr
     assert not (tmp_path / "runs").exists()
     result = run("-m", "seed=0-1", *arguments, cwd=tmp_path)
     assert result.returncode == 1 and "2 failed" in result.stdout
@@ -285,7 +283,7 @@ scales:
 """
 
 
-@pytest.mark.parametrize("launcher", ["basic", "submitit_local"])
+@pytest.mark.parametrize("launcher", ["basic", "local"])
 def test_a_study_is_the_union_of_its_sweeps(launcher: str, tmp_path: Path) -> None:
     (tmp_path / "union.yaml").write_text(STUDY)
     result = run("-m", "+study=union.yaml", "scale=tiny", f"hydra/launcher={launcher}", cwd=tmp_path)
@@ -297,14 +295,3 @@ def test_a_study_is_the_union_of_its_sweeps(launcher: str, tmp_path: Path) -> No
         for seed in seeds
     }
     assert not [p for p in (tmp_path / "runs").rglob("*.yaml") if p.name != "config.yaml"], "runs and nothing else"
-
-
-@pytest.mark.parametrize("broken", [False, True])
-def test_a_launcher_in_other_processes(broken: bool, tmp_path: Path) -> None:
-    """submitit's local executor: the same path that a cluster's jobs take."""
-    (tmp_path / "rules.py").write_text("def broken(q):\n    raise RuntimeError('on purpose')\n")
-    rule = ["algo.bootstrap=rules.broken"] if broken else []
-    launcher = ["hydra/launcher=submitit_local", "hydra.launcher.timeout_min=5"]
-    result = run("-m", *launcher, "env=chain", "seed=0-1", *TINY, *rule, cwd=tmp_path)
-    assert (result.returncode != 0) == broken, result.stderr
-    assert set(states(tmp_path / "runs").values()) == {"failed" if broken else "finished"}

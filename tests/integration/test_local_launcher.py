@@ -180,9 +180,9 @@ def test_a_failing_run_does_not_stop_the_others(start, tmp_path: Path) -> None:
     )
     run = [o for o in SHORT if not o.startswith("label")]
     process = start(tmp_path, "-m", "hydra/launcher=local", "algo.bootstrap=rules.broken,rules.mean", *run)
-    code, _, err = finish(process)
+    code, out, _ = finish(process)
     assert code == 1
-    assert re.search(r"algo.bootstrap=rules.broken \| .*on purpose", err)
+    assert re.search(r"algo.bootstrap=rules.broken \| .*on purpose", out)
     states = {path.parts[-3]: json.loads(path.read_text()) for path in tmp_path.rglob("status.json")}
     assert sorted(content["state"] for content in states.values()) == ["failed", "finished"]
     assert any("on purpose" in content.get("traceback", "") for content in states.values())
