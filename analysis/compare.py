@@ -22,8 +22,7 @@ import pandas as pd
 
 from analysis.aggregate import scores_at
 from analysis.console import command, say
-from analysis.paper import reference_scores
-from analysis.paper.tables import HORIZONS, PaperTable, paper_table
+from analysis.paper.tables import HORIZONS, INTERACTIONS, PaperTable, as_text, paper_table, standing
 from analysis.runs import AnalysisError, RunSet, read_runs
 
 RIVALS = ("sunrise", "rainbow", "meanq")
@@ -37,11 +36,7 @@ class Versus:
     wins: int
     mean: float  # normalised
     other_mean: float
-
-    @property
-    def ratio(self) -> float:
-        """Of the mean normalised scores; NaN where the other's is not above zero."""
-        return self.mean / self.other_mean if self.other_mean > 0 else float("nan")
+    ratio: float  # of the means; NaN where the other's is not above zero
 
     def __str__(self) -> str:
         change = f"{self.ratio - 1:+.0%}" if self.ratio == self.ratio else "no ratio"
@@ -52,7 +47,8 @@ def versus(table: PaperTable, ours: pd.Series, theirs: pd.Series) -> Versus:
     """Compare scores by game, in the games that both have."""
     games = ours.dropna().index.intersection(theirs.dropna().index)
     a, b = ours[games], theirs[games]
-    return Versus(len(games), int((a > b).sum()), table.normalise(a).mean(), table.normalise(b).mean())
+    mean, other = table.normalise(a).mean(), table.normalise(b).mean()
+    return Versus(len(games), int((a > b).sum()), mean, other, mean / other if other > 0 else float("nan"))
 
 
 def paper_headlines() -> str:
@@ -128,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(paper_headlines())
         return
     step = HORIZONS[options.at]
-    after_100k = step == reference_scores.INTERACTIONS
+    after_100k = step == INTERACTIONS
     if options.picture and not after_100k:
         parser.error(f"--picture with --at {options.at}: the runs of others are after 100,000 interactions only")
     table, found = paper_table(options.at), read_runs(options.runs)
@@ -148,9 +144,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"\nHuman-normalised, over the {len(scores)} games above; wins and ratio of means against others")
     print(summary(table, scores).to_string(float_format="{:.3f}".format, na_rep=""))
     if after_100k:
-        among = reference_scores.standing(of_runs, table.scores["meanq"], table.stds["meanq"])
+        among = standing(of_runs, table.scores["meanq"], table.stds["meanq"])
         print("\nMean ± std over runs; (n): ours; above: the share of 100 runs below our mean, ties counting half")
-        print(reference_scores.as_text(among).to_string(index=False))
+        print(as_text(among).to_string(index=False))
     if options.picture is not None:
         from analysis.figures.scores_among_others import write_standing
 

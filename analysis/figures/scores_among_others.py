@@ -13,7 +13,7 @@ from analysis.figures.aggregates import ROW, name_lines, room_for
 from analysis.figures.palette import SOLID, Style, cited, styles
 from analysis.figures.panels import FONT, INCH, Sheet, look, settings, write_picture
 from analysis.figures.tables import game_name, number_of_runs
-from analysis.paper.reference_scores import INTERACTIONS, RUN_BY_RUN, reference_runs
+from analysis.paper.tables import INTERACTIONS, RUN_BY_RUN, reference_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +39,7 @@ def write_standing(table: pd.DataFrame, scores: Scores, path: Path) -> str:
 
 
 def draw_standing(table: pd.DataFrame, scores: Scores) -> tuple[Figure, str]:
-    """The picture and its caption. table: of `reference_scores.standing`, made from the same scores."""
+    """The picture and its caption. table: of `paper.tables.standing`, made from the same scores."""
     games, looks = sorted(set(table["game"])), styles(table["label"])
     names = [*RUN_BY_RUN.values(), *(name for name, _ in MEANS.values()), *(style.name for style in looks.values())]
     columns = min(MOST_COLUMNS, len(games))

@@ -29,9 +29,11 @@ Finding     supported: all comparisons are. refuted: at least one comparison is.
 `FINDINGS` lists the comparisons of F2 to F8. F1 has its own rule (analysis/findings/correlation.py).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import isnan, nan
 
 SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "not decidable"
+TAIL = 0.025  # of a 95% interval, and of random pairings
 LEAST_RUNS_FOR_SPREAD = 4  # one in nine resamples of 3 runs repeats a single run and has no spread
 SPREADS = ("std", "gap")
 OF_MEMBERS = ("correlation", "member_variance")
@@ -45,30 +47,58 @@ class Claim:
 
     metric: str  # early_return, or one of COMPARED
     a: str
-    relation: str  # above, below
     b: str
+    sign: int = 1  # 1: above, -1: below
     of_labels: bool = False  # a and b are labels, not names of methods
 
     def __str__(self) -> str:
-        return f"{self.metric.replace('_', ' ')} of {self.a} {self.relation} {self.b}"
+        return f"{self.metric.replace('_', ' ')} of {self.a} {'above' if self.sign > 0 else 'below'} {self.b}"
+
+
+@dataclass
+class Result:
+    """A comparison, and the numbers behind it."""
+
+    claim: str
+    verdict: str = UNDECIDED
+    difference: float = nan
+    low: float = nan
+    high: float = nan
+    details: list[str] = field(default_factory=list)  # by environment: numbers, or why it is left out
+
+    def __str__(self) -> str:
+        number = "" if isnan(self.difference) else f" {self.difference:+.3f}"
+        interval = "" if isnan(self.low) else f" [{self.low:+.3f}, {self.high:+.3f}]"
+        return f"{self.claim}: {self.verdict}{number}{interval}"
+
+
+@dataclass
+class Finding:
+    """One conclusion of the paper, and its comparisons."""
+
+    name: str
+    statement: str
+    results: list[Result]
+
+    @property
+    def verdict(self) -> str:
+        """Supported if all comparisons are; refuted if one is."""
+        verdicts = {result.verdict for result in self.results}
+        return REFUTED if REFUTED in verdicts else SUPPORTED if verdicts == {SUPPORTED} else UNDECIDED
 
 
 def _finding(statement: str, *comparisons: str) -> tuple[str, list[Claim]]:
     """A comparison is 'a b return+ std-': the return of a is above that of b, the std below."""
-    relations = {"+": "above", "-": "below"}
     claims = []
     for comparison in comparisons:
         a, b, *metrics = comparison.split()
-        claims += [Claim(metric[:-1], a, relations[metric[-1]], b) for metric in metrics]
+        claims += [Claim(metric[:-1], a, b, 1 if metric[-1] == "+" else -1) for metric in metrics]
     return statement, claims
 
 
 CORRELATION = "Standard deviation and Jensen gap are positively correlated across methods."  # F1
 FINDINGS = {
-    "F2": _finding(
-        "A target network lowers DQN's bias and variance.",
-        "dqn dqn_no_target bias- std-",
-    ),
+    "F2": _finding("A target network lowers DQN's bias and variance.", "dqn dqn_no_target bias- std-"),
     "F3": _finding(
         "MeanQ beats DQN with and without a target network, with lower variance, gap and bias.",
         "meanq dqn return+ std- gap- bias-",
@@ -85,10 +115,7 @@ FINDINGS = {
         "ens_dqn dqn std- bias-",
         "ens_dqn meanq return-",
     ),
-    "F6": _finding(
-        "MeanQ beats Ens-DQN on return, standard deviation and gap.",
-        "meanq ens_dqn return+ std- gap-",
-    ),
+    "F6": _finding("MeanQ beats Ens-DQN on return, standard deviation and gap.", "meanq ens_dqn return+ std- gap-"),
     "F7": _finding(
         "Neither a larger model nor more updates explain it, nor both: each stays below MeanQ's return.",
         "rainbow_large meanq_rainbow return-",

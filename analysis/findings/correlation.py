@@ -16,25 +16,41 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.findings.claims import LEAST_RUNS_FOR_SPREAD
-from analysis.findings.sample import NotComparable, Sample
+from analysis.findings.claims import LEAST_RUNS_FOR_SPREAD, REFUTED, SUPPORTED, TAIL, UNDECIDED, Result
+from analysis.findings.sample import Evidence, Sample
 from meanq.metrics.definitions import jensen_gap, value_std
 
 LEAST_METHODS = 5  # four methods have only 24 pairings, too few for 2.5%
 PAIRINGS = 5000
 
 
-def comparable_methods(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples of an environment that enter its correlation."""
-    chosen = [s for s in samples if len(s.runs) >= LEAST_RUNS_FOR_SPREAD and s.probed]
-    if len(chosen) < LEAST_METHODS:
-        raise NotComparable(f"{len(chosen)} methods where {LEAST_METHODS} are needed")
-    if len({sample.probed_at for sample in chosen}) > 1:
-        raise NotComparable("different probe states")
-    lengths = sorted({sample.steps for sample in chosen})
-    if len(lengths) > 1:
-        raise NotComparable(f"runs of {' and of '.join(map(str, lengths))} steps")
-    return chosen
+def correlation_of_std_and_gap(evidence: Evidence) -> Result:
+    """F1."""
+    result = Result("rank correlation of std and gap across methods above 0")
+    measured, methods = list[np.ndarray](), list[list[str]]()
+    for env, here in evidence.items():
+        samples = [s for s in here if len(s.runs) >= LEAST_RUNS_FOR_SPREAD and s.probed]
+        lengths = sorted({sample.steps for sample in samples})
+        reasons = {
+            f"{len(samples)} methods where {LEAST_METHODS} are needed": len(samples) < LEAST_METHODS,
+            "different probe states": len({sample.probed_at for sample in samples}) > 1,
+            f"runs of {' and of '.join(map(str, lengths))} steps": len(lengths) > 1,
+        }
+        if any(reasons.values()):
+            result.details.append(f"{env}: left out, {next(reason for reason, holds in reasons.items() if holds)}")
+            continue
+        count = min(len(sample.runs) for sample in samples)
+        values, labels = std_and_gap(samples, count), [sample.label for sample in samples]
+        measured.append(values)
+        methods.append(labels)
+        pairs = ", ".join(f"{label} {x:.3f} {y:.4f}" for label, x, y in zip(labels, *values.mean(1), strict=True))
+        true = correlation(values, np.arange(len(labels))[None])[0]
+        result.details.append(f"{env}: {true:+.3f} ({count} runs each; std, gap: {pairs})")
+    if measured:
+        result.difference, above, below = pairing_test(measured, methods)
+        result.verdict = SUPPORTED if above <= TAIL else REFUTED if below <= TAIL else UNDECIDED
+        result.details.append(f"p = {above:.4f} (as high by chance), {below:.4f} (as low by chance)")
+    return result
 
 
 def std_and_gap(samples: Sequence[Sample], count: int) -> np.ndarray:
@@ -58,11 +74,6 @@ def correlation(values: np.ndarray, orders: np.ndarray) -> np.ndarray:
     return np.mean([gap[1 - half][orders] @ std[half] for half in (0, 1)], axis=0)
 
 
-def true_correlation(values: np.ndarray) -> float:
-    """Of each method's stds with its own gaps."""
-    return float(correlation(values, np.arange(values.shape[-1])[None])[0])
-
-
 def pairing_test(measured: Sequence[np.ndarray], methods: Sequence[Sequence[str]]) -> tuple[float, float, float]:
     """Mean correlation over environments, and the shares of random pairings that are at least as high and as low.
 
@@ -70,9 +81,9 @@ def pairing_test(measured: Sequence[np.ndarray], methods: Sequence[Sequence[str]
     """
     names = sorted({name for here in methods for name in here})
     keys = np.random.default_rng(0).random((PAIRINGS, len(names)))
-    orders = [keys[:, [names.index(name) for name in here]].argsort(axis=1) for here in methods]
-    found = float(np.mean([true_correlation(values) for values in measured]))
-    random = np.mean([correlation(values, order) for values, order in zip(measured, orders, strict=True)], axis=0)
-    rounding = 1e-9
-    above, below = (random >= found - rounding).sum(), (random <= found + rounding).sum()
-    return found, float((above + 1) / (PAIRINGS + 1)), float((below + 1) / (PAIRINGS + 1))
+    found = []
+    for values, here in zip(measured, methods, strict=True):
+        orders = keys[:, [names.index(name) for name in here]].argsort(axis=1)
+        found.append(correlation(values, np.concatenate([np.arange(len(here))[None], orders])))  # the true one first
+    means, rounding = np.mean(found, axis=0), 1e-9
+    return means[0], (means >= means[0] - rounding).mean(), (means <= means[0] + rounding).mean()

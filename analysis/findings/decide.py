@@ -1,58 +1,17 @@
 """Compare methods and decide findings, by the rules in analysis/findings/claims.py."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
 
 import numpy as np
 import pandas as pd
 
 from analysis.findings import claims
-from analysis.findings.claims import OF_MEMBERS, REFUTED, SPREADS, SUPPORTED, UNDECIDED, Claim
-from analysis.findings.correlation import comparable_methods, pairing_test, std_and_gap, true_correlation
-from analysis.findings.sample import NotComparable, Sample, pair
+from analysis.findings.claims import OF_MEMBERS, REFUTED, SPREADS, SUPPORTED, TAIL, UNDECIDED, Claim, Finding, Result
+from analysis.findings.correlation import correlation_of_std_and_gap
+from analysis.findings.sample import Evidence, NotComparable, Sample, pair, take_samples
 from analysis.intervals import LEAST_RUNS
 from analysis.runs import AnalysisError, RunSet
 from meanq.metrics.definitions import DEFAULT_BIAS, Decomposition
-
-TAIL = 0.025  # of a 95% interval, and of random pairings
-NAN = float("nan")
-
-Evidence = dict[str, list[Sample]]  # the samples of all methods, by environment
-
-
-@dataclass
-class Result:
-    """A comparison, and the numbers behind it."""
-
-    claim: str
-    verdict: str = UNDECIDED
-    difference: float = NAN
-    low: float = NAN
-    high: float = NAN
-    details: list[str] = field(default_factory=list)  # by environment: numbers, or why it is left out
-
-    def __str__(self) -> str:
-        number = "" if np.isnan(self.difference) else f" {self.difference:+.3f}"
-        interval = "" if np.isnan(self.low) else f" [{self.low:+.3f}, {self.high:+.3f}]"
-        return f"{self.claim}: {self.verdict}{number}{interval}"
-
-
-@dataclass
-class Finding:
-    """One conclusion of the paper, and its comparisons."""
-
-    name: str
-    statement: str
-    results: list[Result]
-
-    @property
-    def verdict(self) -> str:
-        """Supported if all comparisons are; refuted if one is."""
-        verdicts = {result.verdict for result in self.results}
-        if REFUTED in verdicts:
-            return REFUTED
-        return SUPPORTED if verdicts == {SUPPORTED} else UNDECIDED
 
 
 def decide(found: RunSet, bias: str = DEFAULT_BIAS) -> tuple[list[Finding], list[str]]:
@@ -73,21 +32,10 @@ def compare(found: RunSet, a: str, b: str, bias: str = DEFAULT_BIAS) -> tuple[li
     words = {SUPPORTED: "higher", REFUTED: "lower", UNDECIDED: "not told apart"}
     results = []
     for metric in claims.COMPARED:
-        result = examine(evidence, Claim(metric, a, "above", b, of_labels=True), 1)
+        result = examine(evidence, Claim(metric, a, b, of_labels=True), 1)
         result.claim, result.verdict = metric.replace("_", " "), words[result.verdict]
         results.append(result)
     return results, notes
-
-
-def take_samples(found: RunSet, bias: str = DEFAULT_BIAS) -> tuple[Evidence, list[str]]:
-    """The samples by environment, and notes on the runs that no comparison uses."""
-    samples = [Sample(env, label, runs, bias) for (env, label), runs in found.groups().items()]
-    notes = [
-        f"{s.env}, {s.label}: seed {', '.join(map(str, s.left_out))} left out: not evaluated to step {s.steps}, or NaN"
-        for s in samples
-        if s.left_out
-    ]
-    return {env: list(here) for env, here in groupby(samples, lambda sample: sample.env)}, notes
 
 
 def as_table(findings: Iterable[Finding]) -> pd.DataFrame:
@@ -100,29 +48,6 @@ def as_table(findings: Iterable[Finding]) -> pd.DataFrame:
             row = {**about, "comparison": result.claim, "verdict": result.verdict, **numbers}
             rows.append(row | {"details": " | ".join(result.details)})
     return pd.DataFrame(rows)
-
-
-def correlation_of_std_and_gap(evidence: Evidence) -> Result:
-    """F1, by the rule in analysis/findings/correlation.py."""
-    result = Result("rank correlation of std and gap across methods above 0")
-    measured, methods = list[np.ndarray](), list[list[str]]()
-    for env, here in evidence.items():
-        try:
-            samples = comparable_methods(here)
-        except NotComparable as reason:
-            result.details.append(f"{env}: left out, {reason}")
-            continue
-        count = min(len(sample.runs) for sample in samples)
-        values, labels = std_and_gap(samples, count), [sample.label for sample in samples]
-        measured.append(values)
-        methods.append(labels)
-        pairs = ", ".join(f"{label} {x:.3f} {y:.4f}" for label, x, y in zip(labels, *values.mean(1), strict=True))
-        result.details.append(f"{env}: {true_correlation(values):+.3f} ({count} runs each; std, gap: {pairs})")
-    if measured:
-        result.difference, above, below = pairing_test(measured, methods)
-        result.verdict = SUPPORTED if above <= TAIL else REFUTED if below <= TAIL else UNDECIDED
-        result.details.append(f"p = {above:.4f} (as high by chance), {below:.4f} (as low by chance)")
-    return result
 
 
 def examine(evidence: Evidence, claim: Claim, comparisons: int) -> Result:
@@ -139,7 +64,7 @@ def examine(evidence: Evidence, claim: Claim, comparisons: int) -> Result:
         result.details.append(f"{env}: {text}")
     if points:
         result.difference = float(np.mean(points))
-        judge(result, np.mean(draws, axis=0), 1 if claim.relation == "above" else -1, comparisons)
+        judge(result, np.mean(draws, axis=0), claim.sign, comparisons)
     return result
 
 

@@ -7,16 +7,20 @@ means over runs, drawn from Student's distribution. Std and gap are statistics o
 import zlib
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 
 from analysis.findings.claims import EARLY, SPREADS, Claim
 from analysis.intervals import clearly_positive, member_pseudovalues
-from analysis.runs import Run
-from meanq.metrics.definitions import LATE
+from analysis.runs import Run, RunSet
+from meanq.metrics.definitions import DEFAULT_BIAS, LATE
 
 REPETITIONS = 5000  # of a bootstrap
 DRAWS = 100_000  # of a mean; strict intervals reach far into the tails
+
+
+Evidence = dict[str, list["Sample"]]  # the samples of all methods, by environment
 
 
 class NotComparable(Exception):
@@ -34,20 +38,15 @@ class Sample:
         self.runs = [run for run in runs if self._is_complete(run)]
         self.left_out = sorted({run.seed for run in runs} - {run.seed for run in self.runs})
         self._probes = [run.probes for run in self.runs if run.probes is not None]
-        # States, members and actions, and the seed of the states: runs of a label have one configuration.
-        self.probe_seed = (runs[0].config.get("probe") or {}).get("seed")
-        self.states, self.members, self.actions = self._probes[0].q.shape[1:] if self._probes else (0, 0, 0)
+        states, self.members, actions = self._probes[0].q.shape[1:] if self._probes else (0, 0, 0)
+        probe = runs[0].config.get("probe") or {}  # runs of a label have one configuration
+        self.probed_at = (probe.get("seed"), states, actions)  # std and gap are comparable only if this is the same
         self._seed = [0, zlib.crc32(f"{env}/{label}".encode())]  # methods draw independently
 
     def _is_complete(self, run: Run) -> bool:
         columns = [self._bias, *(["normalised_return"] if self.scored else [])]
         means = run.episode_means
         return self.steps in means.index and bool(np.isfinite(means[columns].to_numpy()).all())
-
-    @property
-    def probed_at(self) -> tuple[object, ...]:
-        """Std and gap are comparable only if this is the same."""
-        return self.probe_seed, self.states, self.actions
 
     @cached_property
     def probed(self) -> list[int]:
@@ -131,6 +130,17 @@ def _weighted_gap(q: np.ndarray, weights: np.ndarray) -> np.ndarray:
     for action in range(1, q.shape[-1]):
         np.maximum(highest, weights @ q[..., action], out=highest)
     return (weights @ q.max(-1) - highest).mean(-1)
+
+
+def take_samples(found: RunSet, bias: str = DEFAULT_BIAS) -> tuple[Evidence, list[str]]:
+    """The samples by environment, and notes on the runs that no comparison uses."""
+    samples = [Sample(env, label, runs, bias) for (env, label), runs in found.groups().items()]
+    notes = [
+        f"{s.env}, {s.label}: seed {', '.join(map(str, s.left_out))} left out: not evaluated to step {s.steps}, or NaN"
+        for s in samples
+        if s.left_out
+    ]
+    return {env: list(here) for env, here in groupby(samples, lambda sample: sample.env)}, notes
 
 
 def pair(samples: Iterable[Sample], claim: Claim, least: int) -> tuple[Sample, Sample]:

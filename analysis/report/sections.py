@@ -21,7 +21,7 @@ from analysis.metrics import Metrics
 from analysis.report import tables
 from analysis.report.charts import Chart, CurveCharts, intervals, profile_chart
 from analysis.report.page import Block, Section, render, table
-from analysis.results.rerun_commands import commands
+from analysis.results.provenance import commands
 from analysis.runs import AnalysisError, RunSet
 from meanq.metrics.registry import METRICS, shown_in, titles_of
 
@@ -234,7 +234,7 @@ class Report:
             "These commands make the runs again with this version of meanq, below runs/ (add root=DIRECTORY for "
             "another place; runs that are finished there are skipped): the overrides that the runs recorded."
         )
-        lines = [command.text for command in commands(self._found)]
+        lines = commands(self._found)
         blocks = [Block("text", text), Block("lines", name="notes", lines=lines)]
         frame = tables.differences(self._groups)
         if len(frame):

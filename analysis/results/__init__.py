@@ -1,7 +1,7 @@
 """What the repository keeps of a study: `python -m analysis.results RUNS --scale SCALE --out DIRECTORY`.
 
-collect: tables from runs. provenance, rerun_commands: where the runs come from and how to repeat them. store: the kept
-files. page: the README.md. __main__: the command.
+collect: tables from runs. provenance: where the runs come from and how to repeat them. store: the kept files. page: the
+README.md. __main__: the command.
 
 May import everything but playing and report.
 """

@@ -20,15 +20,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from analysis.console import command, say, writing
 from analysis.figures.catalogue import Drawn, all_labels, contents, draw_tables
-from analysis.figures.palette import readable_names, styles
-from analysis.figures.tables import game_name
+from analysis.figures.palette import styles
 from analysis.results import store
 from analysis.results.collect import collect
-from analysis.results.page import page, with_interval
+from analysis.results.page import late_as_text, page
 
 
 def redraw(source: Path, directory: Path) -> list[Drawn]:
@@ -37,30 +34,6 @@ def redraw(source: Path, directory: Path) -> list[Drawn]:
     drawn = draw_tables(kept.figures, styles(all_labels(kept.figures)), directory / "figures", png=False)
     (directory / "README.md").write_text(page(kept.about, kept.tables, drawn))
     return drawn
-
-
-def in_words(late: pd.DataFrame) -> str:
-    """The table of late training as text."""
-    lines = []
-    names = readable_names(late["label"])
-    width = max(map(len, names.values()))
-    for game, part in late.groupby("game", sort=False):
-        few = "one run each, so differences may be chance" if part["runs"].max() < 2 else "in brackets: 95% intervals"
-        lines.append(f"{game_name(str(game))}, last quarter of training ({few})")
-        for row in part.to_dict("records"):
-            performance = with_interval(row["return"], row["return low"], row["return high"], "{:.1f}")
-            biases = row["bias"], row["bias low"], row["bias high"]
-            bias = with_interval(*biases, "{:+.1f}")
-            said = f"bias {bias}: values its start {_judged(*biases)}" if bias else "no bias: values are not finite"
-            lines.append(f"  {names[row['label']]:{width}}  return {performance:18}  {said}")
-    return "\n".join(lines)
-
-
-def _judged(bias: float, low: float, high: float) -> str:
-    """Too high, too low or neither; without an interval, by the rounded number."""
-    if low != low:
-        low, high = bias - 0.05, bias + 0.05
-    return "too high" if low > 0 else "too low" if high < 0 else "neither clearly too high nor too low"
 
 
 @command
@@ -85,7 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with writing(options.out):
         store.write(results, options.out)
         drawn = redraw(options.out, options.out)
-    print(in_words(results.tables["late"]))
+    late = results.tables["late"]
+    few = "one run each, so differences may be chance" if late["runs"].max() < 2 else "in brackets: 95% intervals"
+    print(f"Last quarter of training ({few}); a positive bias: the start of a game is valued too high")
+    print(late_as_text(late).to_string(index=False))
     for figure in drawn:
         print(f"{options.out / 'figures' / figure.name}.svg: {contents(figure)}")
     print(f"{options.out / 'README.md'}: all of it")

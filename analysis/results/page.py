@@ -12,14 +12,13 @@ from analysis.findings.claims import UNDECIDED
 from meanq.metrics.registry import shown_in
 
 LATE_CAPTION = (
-    "Means over the last quarter of training and over runs; in brackets 95% intervals (Student's) over runs. Bias: "
-    "V(s0) minus the discounted return that followed. Std and gap over runs, divided by the normalised return; "
-    "correlation and effective size of members from all runs at once (intervals: the jackknife's)."
+    "Means over the last quarter of training and over runs with 95% intervals (Student's; of members the jackknife's). "
+    "Bias: V(s0) minus the discounted return that followed. Std and gap over runs are divided by the normalised "
+    "return; correlation and effective size of members are from all runs at once."
 )
 FINDINGS_CAPTION = (
-    "Differences late in training with 95% intervals (of return and bias Student's, for two spreads; of std and gap a "
-    "bootstrap over runs; of correlation the jackknife's); the rules are in `analysis/findings/claims.py`. Differences "
-    "of bias, std and gap are (A - B) / (A + B), that of correlation c is one of log(1 + K c / (1 - c))."
+    "Differences late in training with 95% intervals, by the rules in `analysis/findings/claims.py`. Those of bias, "
+    "std and gap are (A - B) / (A + B), that of correlation c is one of log(1 + K c / (1 - c))."
 )
 COUNTED = {"machine": "machines", "threads of a run": "threads", "device": "devices"}
 WRITTEN_BY = "Written by `python -m analysis.results`; `provenance.json` and `tables/` have it in full."
@@ -30,7 +29,7 @@ def page(about: Mapping[str, Any], frames: Mapping[str, pd.DataFrame], drawn: Se
     parts = [f"# {about['study']}", *_asked(about), *_made_by(about)]
     for figure in drawn:
         parts += [f"## {figure.title}", f"![{figure.title}](figures/{figure.name}.svg)", figure.caption]
-    parts += ["## Late in training", LATE_CAPTION, _markdown(_late_as_text(frames["late"]))]
+    parts += ["## Late in training", LATE_CAPTION, _markdown(late_as_text(frames["late"]))]
     if "findings" in frames:
         parts += ["## What the paper concludes", FINDINGS_CAPTION, *_verdicts(frames["findings"])]
     if "scores" in frames:
@@ -85,7 +84,7 @@ def _counted(found: Mapping[str, int], runs: int) -> str:
     return ", ".join(parts) or "not recorded"
 
 
-def _late_as_text(table: pd.DataFrame) -> pd.DataFrame:
+def late_as_text(table: pd.DataFrame) -> pd.DataFrame:
     """Numbers with intervals, without empty columns."""
     shown = _rows(table)
     shown["interactions"] = [f"{step:,}" for step in table["step"]]

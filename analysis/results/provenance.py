@@ -1,22 +1,24 @@
-"""Where kept results come from, as the runs recorded it.
+"""Where kept results come from, and the commands that repeat their runs, as the runs recorded it.
 
 Kept results are published, so there are no host names and no paths.
 """
 
 import re
+import shlex
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from analysis.results.rerun_commands import commands
 from analysis.runs import AnalysisError, RunSet, differing_fields
 from meanq.config.fields import ABSENT, field_value, flatten
 
 NOT_RECORDED = "not recorded"
+PRIVATE = ("root", "logger", "hydra")  # settings that name directories, accounts and clusters
 
 
 def provenance(found: RunSet, paths: Sequence[Path], scale: str | None, notes: Iterable[str]) -> dict[str, Any]:
@@ -40,7 +42,7 @@ def provenance(found: RunSet, paths: Sequence[Path], scale: str | None, notes: I
         "threads": _count(meta.get("threads") for meta in metas),
         "devices": _count(meta.get("device") for meta in metas),
         "versions": {name: counted for name, counted in packages.items() if counted},
-        "commands": [made.text for made in commands(found)],
+        "commands": commands(found),
         "notes": [without_paths(paths, note) for note in (*found.messages(), *notes)],
     }
 
@@ -92,3 +94,37 @@ def without_paths(paths: Sequence[Path], text: str) -> str:
     for path in sorted(map(str, paths), key=len, reverse=True):
         text = text.replace(f"{path}/", "")
     return re.sub(r"(?<![\w.~])[~.]{0,2}/(?:[^\s/'\":;,()]+/)*([^\s/'\":;,()]+)", r"\1", text)
+
+
+def commands(found: RunSet) -> list[str]:
+    """One command for all runs of a label that differ in seed and environment only; a comment where none is known."""
+    alike: dict[tuple[str, str, str], list[str]] = defaultdict(list)  # choices of env; by label, words before and after
+    for (_, label), runs in found.groups().items():
+        words = next((known for run in runs if (known := public_overrides(run.meta)) is not None), None)
+        if words is None:
+            alike[label, f"# {label}: command not recorded; config.yaml of each run has every value", ""] = []
+            continue
+        algo = [word for word in words if word.startswith("algo=")]
+        others = [word for word in words if not word.startswith(("algo=", "env=", "seed="))]
+        before = shlex.join(["python", "-m", "meanq.run", "-m", *algo])
+        after = shlex.join([f"seed={_ranges(run.seed for run in runs)}", *others])
+        alike[label, before, f" {after}"] += [word.removeprefix("env=") for word in words if word.startswith("env=")]
+    made = []
+    for (_, before, after), envs in alike.items():
+        made.append(f"{before} env={shlex.quote(','.join(envs))}{after}" if envs else before + after)
+    return made
+
+
+def public_overrides(meta: Mapping[str, Any]) -> list[str] | None:
+    """The recorded overrides without private settings; None if the run recorded no overrides."""
+    words = meta.get("overrides")
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        return None
+    return [word for word in words if re.split("[=./]", word.lstrip("+~"), maxsplit=1)[0] not in PRIVATE]
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Format 0, 1, 2, 7 as 0-2,7."""
+    counted = enumerate(sorted(numbers))
+    runs = [[number for _, number in run] for _, run in groupby(counted, lambda pair: pair[1] - pair[0])]
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -16,8 +16,7 @@ import yaml
 
 from analysis.figures.catalogue import KINDS, read_tables
 from analysis.figures.tables import need, read_table
-from analysis.results.provenance import without_paths
-from analysis.results.rerun_commands import PRIVATE, public_overrides
+from analysis.results.provenance import PRIVATE, public_overrides, without_paths
 from analysis.runs import Run, RunSet, differing_fields, read_runs
 from meanq.rundir import layout
 

@@ -15,8 +15,7 @@ from analysis import compare
 from analysis.compare import versus
 from analysis.figures import panels
 from analysis.figures.scores_among_others import draw_standing
-from analysis.paper.reference_scores import RUN_BY_RUN, dopamine_rainbow, percentile, reference_runs, standing
-from analysis.paper.tables import paper_table
+from analysis.paper.tables import RUN_BY_RUN, dopamine_rainbow, paper_table, percentile, reference_runs, standing
 from analysis.runs import read_runs
 from meanq.config.schema import CONFIG_DIR
 from tests.synthetic_runs import write_run

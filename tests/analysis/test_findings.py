@@ -11,10 +11,10 @@ from scipy import stats
 
 from analysis.findings import sample as sampling
 from analysis.findings.__main__ import main
-from analysis.findings.claims import FINDINGS, REFUTED, SUPPORTED, UNDECIDED
+from analysis.findings.claims import FINDINGS, REFUTED, SUPPORTED, UNDECIDED, Finding, Result
 from analysis.findings.correlation import pairing_test
-from analysis.findings.decide import Finding, Result, as_table, compare, decide, examine, judge, take_samples
-from analysis.findings.sample import Sample
+from analysis.findings.decide import as_table, compare, decide, examine, judge
+from analysis.findings.sample import Sample, take_samples
 from analysis.runs import RunSet, read_runs
 from meanq.metrics.definitions import jensen_gap, value_std
 from tests.synthetic_runs import gaussian_q, write_run

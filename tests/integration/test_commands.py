@@ -107,8 +107,8 @@ def test_make_run_ends_with_a_figure_and_says_what_it_shows(tmp_path: Path) -> N
     command = [sys.executable, "-m", *keep]
     kept = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
     assert kept.returncode == 0, kept.stderr
-    assert "last quarter of training (one run each, so differences may be chance)" in kept.stdout
-    assert re.search(r"\n  MeanQ, no target .* return +\d.* bias [+-]\d.*: values its start too", kept.stdout)
+    assert "Last quarter of training (one run each, so differences may be chance)" in kept.stdout
+    assert re.search(r"\n *MinAtar Space Invaders +MeanQ, no target .* 1 +\d.* [+-]\d", kept.stdout)
     figure = tmp_path / "results" / "first_look" / "figures" / "study.svg"
     shown = "return and bias of V(s0) in MinAtar Space Invaders, 1 run of each of 4 methods"
     assert f"{figure.relative_to(tmp_path)}: {shown}" in kept.stdout and "bias" in figure.read_text()
