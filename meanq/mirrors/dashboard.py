@@ -15,6 +15,7 @@ from meanq.config.checks import check_logger
 from meanq.config.errors import ConfigError
 from meanq.config.schema import LoggerConfig
 from meanq.metrics.registry import LEARNING, METRICS, PAPER, VALUES
+from meanq.mirrors.wandb import has_key
 
 # By section: the names that W&B has, and titles. What one run knows; the paper's std and Jensen gap are across seeds.
 SECTIONS: dict[str, dict[str, str]] = {
@@ -34,13 +35,16 @@ def workspace(entity: str, project: str) -> Any:
     import wandb_workspaces.reports.v2 as panels
     import wandb_workspaces.workspaces as workspaces
 
-    over_seeds: Any = {"groupby": "Group", "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
+    over_seeds: Any = {
+        "title_x": "interactions",
+        "groupby": "Group",
+        "groupby_aggfunc": "mean",
+        "groupby_rangefunc": "stddev",
+    }
     grid = workspaces.SectionLayoutSettings(columns=2, rows=2)
     sections = []
     for name, metrics in SECTIONS.items():
-        plots: list[Any] = [
-            panels.LinePlot(title=t, y=[m], title_x="interactions", **over_seeds) for m, t in metrics.items()
-        ]
+        plots: list[Any] = [panels.LinePlot(title=t, y=[m], **over_seeds) for m, t in metrics.items()]
         sections.append(workspaces.Section(name=name, panels=plots, is_open=True, layout_settings=grid))
     sections.append(workspaces.Section(name="What these are", panels=[panels.MarkdownPanel(markdown=_NOTE)]))
     runs = workspaces.RunsetSettings(groupby=[workspaces.Metric("Group")])
@@ -48,7 +52,7 @@ def workspace(entity: str, project: str) -> Any:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line."""
+    """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m meanq.dashboard", description=__doc__.split("\n")[0])
     parser.add_argument("--entity", required=True, help="user or team that owns the project")
     parser.add_argument("--project", default="meanq")
@@ -57,27 +61,21 @@ def main(argv: list[str] | None = None) -> int:
     os.environ["WANDB_SILENT"] = "true"
     try:
         check_logger(LoggerConfig(name="wandb", project=arguments.project, entity=arguments.entity))
-        try:
-            view = workspace(arguments.entity, arguments.project)
-        except ModuleNotFoundError as error:
-            raise ConfigError(f"{error.name} is not installed: pip install wandb-workspaces") from None
+        view = workspace(arguments.entity, arguments.project)
         if arguments.json:
             print(view._to_model().model_dump_json(by_alias=True, exclude_none=True, indent=2))
             return 0
-        from meanq.mirrors.wandb import has_key
-
         if not has_key():
             raise ConfigError("no W&B API key: run `wandb login` or set WANDB_API_KEY; --json needs none")
-        try:
-            view.save()
-        except Exception as error:  # noqa: BLE001 - whatever W&B's library raises, a line says it
-            raise ConfigError(f"W&B did not take the view ({' '.join(str(error).split())})") from None
+        view.save()
     except ConfigError as error:
-        print(f"meanq: {error}", file=sys.stderr)
-        return 1
-    print(view.url)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        problem = str(error)
+    except ModuleNotFoundError as error:
+        problem = f"{error.name} is not installed: pip install wandb-workspaces"
+    except Exception as error:  # noqa: BLE001 - whatever W&B's library raises, a line says it
+        problem = f"W&B did not take the view ({' '.join(str(error).split())})"
+    else:
+        print(view.url)
+        return 0
+    print(f"meanq: {problem}", file=sys.stderr)
+    return 1

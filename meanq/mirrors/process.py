@@ -48,11 +48,10 @@ class ProcessMirror:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         environment.pop("WANDB_SERVICE", None)  # the W&B service of a parent process, which ends with that process
         command = [sys.executable, "-m", "meanq.mirrors.process", str(directory.absolute())]
+        command.append(json.dumps(asdict(logger)))
         with self._log.open("wb") as log:  # a session of its own, since Ctrl-C is for training
             pipes: Any = {"stdin": subprocess.PIPE, "stdout": log, "stderr": subprocess.STDOUT}
-            self._process = subprocess.Popen(
-                [*command, json.dumps(asdict(logger))], env=environment, start_new_session=True, **pipes
-            )
+            self._process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
         assert self._process.stdin is not None
         self._pipe = self._process.stdin
         os.set_blocking(self._pipe.fileno(), False)

@@ -5,7 +5,6 @@ python -m meanq.wandb_upload runs --mode offline       into <run>/wandb, for `wa
 """
 
 import argparse
-import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -23,8 +22,8 @@ from meanq.rundir.lock import lock_holder
 def logger_settings(directory: Path, arguments: argparse.Namespace) -> LoggerConfig:
     """Combine the settings of the run, if its logger was W&B, with those of the command, which prevail."""
     stored = reader.read_config(directory).get("logger") or {}
-    known = {field.name for field in dataclasses.fields(LoggerConfig)}
-    kept = {name: value for name, value in stored.items() if name in known} if stored.get("name") == "wandb" else {}
+    names = ("project", "entity", "tags", "weights") if stored.get("name") == "wandb" else ()
+    kept = {name: stored[name] for name in names if name in stored}
     given = {name: value for name in ("project", "entity") if (value := getattr(arguments, name)) is not None}
     fixed = {"name": "wandb", "mode": arguments.mode, "finish_seconds": arguments.seconds}
     logger = LoggerConfig(**{**kept, **given, **fixed})
@@ -86,7 +85,3 @@ def _upload_all(arguments: argparse.Namespace) -> int:
     uploaded = outcomes.count("uploaded")
     print(f"{uploaded} of {len(runs)} run(s) uploaded" if uploaded else "nothing to upload")
     return int("failed" in outcomes)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

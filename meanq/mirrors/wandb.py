@@ -19,7 +19,7 @@ from meanq.rundir.reader import read_config, read_json_if_valid
 
 # W&B shows exit code 1 as failed and records 255 after Ctrl-C.
 _EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 255}
-_MAX_GROUP, _MAX_TAG = 128, 64  # W&B's limits
+_MAX_GROUP = 128  # W&B's limit
 # W&B gets our rows, and neither output nor code, git state, system metrics or lists of packages.
 _ON = ("silent", "disable_code", "disable_git", "x_disable_meta", "x_disable_stats", "x_disable_machine_info")
 _SETTINGS: Any = {"console": "off", **dict.fromkeys(_ON, True), "x_save_requirements": False, "symlink": False}
@@ -28,13 +28,16 @@ _SETTINGS: Any = {"console": "off", **dict.fromkeys(_ON, True), "x_save_requirem
 class WandbSink(Sink):
     """One W&B run.
 
-    Offline, W&B cannot resume: it would write a second directory, and syncing both could overwrite rows. So the
-    previous one is removed and written again from the first row. Online, W&B reports the step it has.
+    W&B's earlier files are removed, so that `wandb sync` does not upload them over these. Offline, W&B cannot resume,
+    so the run is written again from the first row. Online, W&B reports the step it has.
     """
 
     def __init__(self, logger: LoggerConfig, directory: Path) -> None:
         self._logger, self._directory = logger, directory
-        _silence_wandb(directory)
+        # Before W&B is imported: no banners, and no files outside this directory.
+        os.environ["WANDB_SILENT"] = "true"
+        for name in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
+            os.environ.setdefault(name, str(directory / WANDB_DIR / "cache"))
         import wandb
 
         mode = resolve_mode(logger)
@@ -42,9 +45,7 @@ class WandbSink(Sink):
         self.id = run_id(config)
         self._destination = destination(logger, mode)
         self._note_done(None)
-        if mode == "offline":
-            shutil.rmtree(directory / WANDB_DIR, ignore_errors=True)
-        tags = (config["algo"]["name"], config["env"]["name"], *logger.tags)
+        shutil.rmtree(directory / WANDB_DIR, ignore_errors=True)
         timeout: Any = {"finish_timeout": logger.finish_seconds, "finish_timeout_raises": True}
         self._run = wandb.init(
             project=logger.project,
@@ -52,9 +53,9 @@ class WandbSink(Sink):
             mode=mode,
             id=self.id,
             resume="allow",
-            group=_shorten(group_name(config), _MAX_GROUP),
+            group=_shorten(group_name(config)),
             name=f"seed_{config['seed']}",
-            tags=sorted({_shorten(tag, _MAX_TAG) for tag in tags}),
+            tags=sorted({config["algo"]["name"], config["env"]["name"], *logger.tags}),
             config={**config, "meta": read_json_if_valid(directory / META)},
             dir=str(directory),
             settings=wandb.Settings(**_SETTINGS, **timeout),
@@ -80,9 +81,6 @@ class WandbSink(Sink):
             self._run.log_artifact(artifact)
         self._run.finish(exit_code=_EXIT_CODES[state])
         self._note_done({"state": state, "step": self.position - 1})
-        if self._destination.startswith("online"):  # so that `wandb sync` does not upload an offline copy over it
-            for offline in (self._directory / WANDB_DIR).glob("offline-run-*/*.wandb"):
-                offline.with_suffix(".wandb.synced").touch()
 
     def _note_done(self, done: Mapping[str, Any] | None) -> None:
         """Store in mirror.json how far this destination is complete; None: not at all."""
@@ -148,15 +146,7 @@ def _mode(logger: LoggerConfig) -> str:
     return wished if logger.mode == "auto" and wished in WANDB_MODES else logger.mode
 
 
-def _silence_wandb(directory: Path) -> None:
-    """Call before W&B is imported: no banners, and no files outside this directory."""
-    os.environ["WANDB_SILENT"] = "true"
-    for name in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
-        os.environ.setdefault(name, str(directory / WANDB_DIR / "cache"))
-
-
-def _shorten(text: str, longest: int) -> str:
+def _shorten(group: str) -> str:
     """Cut a long name, with a hash so that two long names stay different."""
-    if len(text) <= longest:
-        return text
-    return f"{text[: longest - 9]}~{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    digest = hashlib.sha256(group.encode()).hexdigest()[:8]
+    return group if len(group) <= _MAX_GROUP else f"{group[: _MAX_GROUP - 9]}~{digest}"

@@ -109,10 +109,8 @@ class Checkpoints:
                 broken.append(str(error))
                 warn(f"checkpoint {path.name} cannot be used: {error}")
         if broken:
-            raise CheckpointError(
-                f"{self.directory}: no checkpoint can be read ({broken[0]}); remove {self.directory.parent} to start "
-                "the run again from the beginning"
-            )
+            remedy = f"remove {self.directory.parent} to start the run again from the beginning"
+            raise CheckpointError(f"{self.directory}: no checkpoint can be read ({broken[0]}); {remedy}")
         return None
 
     def steps(self) -> list[int]:

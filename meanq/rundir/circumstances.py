@@ -13,9 +13,8 @@ from typing import Any
 
 def circumstances() -> dict[str, Any]:
     """Describe the software and the machine, for meta.json."""
-    packages = ("meanq", "torch", "numpy", "gymnasium", "ale-py", "minatar", "hydra-core")
     versions = {}
-    for package in packages:
+    for package in ("meanq", "torch", "numpy", "gymnasium", "ale-py", "minatar", "hydra-core"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
     return {

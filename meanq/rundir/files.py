@@ -6,14 +6,8 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import yaml
-
-from meanq.config.schema import Config
-from meanq.rundir.layout import CONFIG
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -35,12 +29,6 @@ def write_atomically(path: Path, data: bytes) -> None:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Replace a JSON file."""
     write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
-
-
-def write_config(directory: Path, config: Config) -> None:
-    """Write the configuration of a run."""
-    content = yaml.safe_dump(asdict(config), sort_keys=False)
-    write_atomically(directory / CONFIG, content.encode())
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -30,12 +30,7 @@ def check_directory(directory: Path, config: Config) -> None:
     if not directory.is_dir():
         raise ConfigError(f"root={config.root}: {directory} is a file; write another root, study or label")
     if (directory / CONFIG).exists():
-        different = differences(directory, config)
-        if different:
-            raise ConfigError(
-                f"{directory} holds another run ({'; '.join(different)}): write another label= or study=, or remove it"
-            )
+        if different := "; ".join(differences(directory, config)):
+            raise ConfigError(f"{directory} holds another run ({different}): write another label= or study=")
     elif any(path.name != LOCK and not TEMPORARY.fullmatch(path.name) for path in directory.iterdir()):
-        raise ConfigError(
-            f"{directory} holds files but no {CONFIG}, so it is not a run: write another label= or study="
-        )
+        raise ConfigError(f"{directory} holds files but no {CONFIG}: write another label= or study=")

@@ -43,10 +43,8 @@ class DirectoryLock:
             except OSError as error:
                 os.close(handle)
                 if error.errno not in (errno.EACCES, errno.EAGAIN):
-                    raise ConfigError(
-                        f"root: {self._path.parent} is on a file system without locks ({error.strerror}), so two "
-                        "processes could train there at once; write a root on another one"
-                    ) from None
+                    where = f"{self._path.parent} is on a file system without locks ({error.strerror})"
+                    raise ConfigError(f"root: {where}; write a root on another one") from None
                 holder = lock_holder(self._path.parent) or {}
                 who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
                 raise BusyError(f"{self._path.parent} is being trained by {who}") from None

@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import yaml
@@ -110,12 +111,12 @@ def read_config(directory: Path) -> dict[str, Any]:
         names = [config["study"], config["label"], config["env"]["name"], config["algo"]["name"]]
         numbers = [config["seed"], config["total_steps"], config["algo"]["ensemble_size"]]
         scores = [config["env"].get(name) for name in ("random_score", "random_score_500k", "reference_score")]
+        kinds = [(names, (str,)), (numbers, (int,)), (scores, (int, float, NoneType))]
+        valid = all(type(value) in allowed for values, allowed in kinds for value in values)
     except (KeyError, TypeError, IndexError, AttributeError):
-        raise DamagedFileError(path, "is not the configuration of a run") from None
-    if not all(isinstance(name, str) for name in names) or not all(type(number) is int for number in numbers):
+        valid = False
+    if not valid:
         raise DamagedFileError(path, "is not the configuration of a run")
-    if not all(score is None or type(score) in (int, float) for score in scores):
-        raise DamagedFileError(path, "has a random or reference score that is not a number")
     return config
 
 

@@ -5,10 +5,12 @@ import os
 import time
 import traceback
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from meanq.config.errors import ConfigError
 from meanq.config.schema import Config
@@ -50,7 +52,8 @@ class Record:
                     path.unlink()
             self._checkpoint = reader.read_status(self.directory).get("checkpoint")
             if not (self.directory / CONFIG).exists():
-                files.write_config(self.directory, self._config)
+                content = yaml.safe_dump(asdict(self._config), sort_keys=False)
+                files.write_atomically(self.directory / CONFIG, content.encode())
         except (OSError, ConfigError) as error:
             self._lock.release()
             if isinstance(error, ConfigError):
@@ -89,12 +92,10 @@ class Record:
     def resume(self, step: int, position: Mapping[str, int]) -> None:
         """Cut the tables back to their length at a checkpoint: what was written after it will be written again."""
         before = reader.read_json_if_valid(self.directory / META)
-        if before:
-            self._resumed, self._earlier = list(before.get("resumed", [])), list(before.get("earlier", []))
-            changed = {name: before[name] for name, now in circumstances().items() if before.get(name, now) != now}
-            if changed:
-                self._earlier.append({"to_step": step, **changed})
-        self._resumed.append(step)
+        self._resumed, self._earlier = [*before.get("resumed", []), step], list(before.get("earlier", []))
+        changed = {name: before[name] for name, now in circumstances().items() if before.get(name, now) != now}
+        if changed:
+            self._earlier.append({"to_step": step, **changed})
         self._checkpoint = step
         try:
             for name in TABLES:
@@ -106,20 +107,16 @@ class Record:
             raise ConfigError(f"{self.directory / PROBES} cannot be read (no such file); {REMEDY}")
         self._probe_steps = self._first(PROBES, probes.step.tolist(), position[PROBES])
         self._probe_q, self._true_q = list(probes.q[: position[PROBES]]), probes.true_q
-        self._changed.add(PROBES)
-        for name, rows in self._tables.items():
-            if rows:
-                self._changed.add(name)
-            else:
-                (self.directory / name).unlink(missing_ok=True)
+        self._changed = {PROBES, *(name for name in TABLES if self._tables[name])}
+        for name in set(TABLES) - self._changed:
+            (self.directory / name).unlink(missing_ok=True)
         self.flush()
         self.status("running", step=step)
 
     def _first(self, name: str, rows: list[Any], count: int) -> list[Any]:
         if len(rows) < count:
-            raise ConfigError(
-                f"{self.directory / name} has {len(rows)} rows where the checkpoint knows of {count}; {REMEDY}"
-            )
+            found = f"{len(rows)} rows where the checkpoint knows of {count}"
+            raise ConfigError(f"{self.directory / name} has {found}; {REMEDY}")
         return rows[:count]
 
     def add(self, table: str, *rows: Mapping[str, Any]) -> None:

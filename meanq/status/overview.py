@@ -45,12 +45,9 @@ class Overview:
         rows = self._label_rows() if collapsed else [{**self._names(run), **_run_row(run)} for run in self.runs]
         failed = [(str(run.directory), run.reason or "") for run in self.runs if run.state == "failed"]
         unread = [(str(run.directory), problem) for run in self.runs for problem in run.problems]
-        return [
-            _table(rows),
-            *([text("One row for all seeds of a label; --all shows every run.", "dim")] if collapsed else []),
-            *_reasons("Failed (tracebacks: --failed)", failed),
-            *_reasons("Cannot be read", unread + self.unlisted),
-        ]
+        hint = [text("One row for all seeds of a label; --all shows every run.", "dim")] if collapsed else []
+        reasons = _reasons("Failed (tracebacks: --failed)", failed) + _reasons("Cannot be read", unread + self.unlisted)
+        return [_table(rows), *hint, *reasons]
 
     def summary(self) -> Text:
         """How many runs are in which state, their speed, and how long the running ones will take."""
@@ -72,7 +69,7 @@ class Overview:
             shares = [run.share for run in runs if run.share is not None]
             row = {
                 "states": _count_states(runs),
-                "done": _percent(mean(shares) if shares else None),
+                "done": _cell(mean(shares) if shares else None, ".1%"),
                 "return": f"{mean(returns):,.2f}{spread}" if returns else "-",
                 "of seeds": f"{len(returns)} at {step:,}" if returns else "-",
                 "ETA": duration(max((run.eta_seconds for run in runs if run.eta_seconds is not None), default=None)),
@@ -85,7 +82,7 @@ def _run_row(run: RunStatus) -> Row:
     return {
         "seed": run.directory.name if run.seed is None else str(run.seed),
         "state": run.state,
-        "done": _percent(run.share),
+        "done": _cell(run.share, ".1%"),
         "return": _cell(run.evaluation_return, ",.2f"),
         "steps/s": _cell(run.steps_per_second, ",.1f"),
         "ETA": duration(run.eta_seconds),
@@ -133,9 +130,8 @@ def _table(rows: Sequence[Row]) -> Table:
         justify: Any = "left" if wrapped or name == "state" else "right"
         table.add_column(name, justify=justify, overflow="fold", no_wrap=not wrapped)
     for row in rows:
-        table.add_row(
-            *(text(cell, _state_style(cell) if name.startswith("state") else "") for name, cell in row.items())
-        )
+        styles = (_state_style(cell) if name.startswith("state") else "" for name, cell in row.items())
+        table.add_row(*map(text, row.values(), styles))
     return table
 
 
@@ -179,8 +175,3 @@ def duration(seconds: float | None) -> str:
 
 def _cell(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
-
-
-def _percent(share: float | None) -> str:
-    """Round down, so that a run never seems further than it is."""
-    return "-" if share is None else f"{int(100 * share)}%"

@@ -43,17 +43,15 @@ def print_summary(console: Console, outcomes: Mapping[Path, Outcome]) -> None:
 def time_shares(directories: Iterable[Path]) -> dict[str, float]:
     """Return the share of each part of the loop in the total time of these runs, the largest first."""
     seconds: Counter[str] = Counter()
-    total = 0.0
     for directory in directories:
         before = 0
         for row in reader.read_table(directory / layout.TIMINGS):
             steps, before = int(row["step"]) - before, int(row["step"])
             elapsed = steps / max(float(row["steps_per_second"]), 1e-9)
-            total += elapsed
             for name, share in row.items():
                 if name.startswith("share_"):
                     seconds[name.removeprefix("share_")] += elapsed * float(share)  # type: ignore[assignment]
-    return {part: spent / total for part, spent in seconds.most_common()} if total else {}
+    return {part: spent / seconds.total() for part, spent in seconds.most_common()}
 
 
 def _evaluation_cells(directory: Path) -> list[str]:

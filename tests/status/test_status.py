@@ -398,14 +398,14 @@ def test_a_pipe_gets_complete_plain_rows(
     output = capsys.readouterr().out
     rows = [" ".join(line.split()) for line in output.splitlines() if line.startswith(("asterix", "breakout"))]
     assert rows == [
-        "asterix meanq 0 killed 1% - - -",
-        "asterix meanq 1 interrupted 50% 2.50 - -",
+        "asterix meanq 0 killed 1.0% - - -",
+        "asterix meanq 1 interrupted 50.0% 2.50 - -",
         "asterix meanq 2 unreadable - - - -",
-        "breakout dqn 0 running 25% - 10.0 0:00:45",
-        "breakout meanq 0 finished 100% 5.00 50.0 -",
-        "breakout meanq 1 finished 100% 9.00 50.0 -",
-        "breakout meanq 2 failed 40% 1.00 - -",
-        "breakout meanq 3 failed 50% - - -",
+        "breakout dqn 0 running 25.0% - 10.0 0:00:45",
+        "breakout meanq 0 finished 100.0% 5.00 50.0 -",
+        "breakout meanq 1 finished 100.0% 9.00 50.0 -",
+        "breakout meanq 2 failed 40.0% 1.00 - -",
+        "breakout meanq 3 failed 50.0% - - -",
     ]
     assert "\x1b" not in output
     assert "1 x RuntimeError: out of memory" in output and "1 x too [red]hot[/]" in output
@@ -422,8 +422,8 @@ def test_seeds_of_a_label_share_a_row(
     several(tmp_path)
     assert main([str(tmp_path)]) == 0
     rows = [re.sub(r"\s{2,}", "|", line) for line in capsys.readouterr().out.splitlines()]
-    assert rows[1] == "asterix|meanq|1 interrupted, 1 killed, 1 unreadable|25%|2.50|1 at 500|-"
-    assert rows[3] == "breakout|meanq|2 finished, 2 failed|72%|7.00 ± 2.83|2 at 1,000|-"
+    assert rows[1] == "asterix|meanq|1 interrupted, 1 killed, 1 unreadable|25.5%|2.50|1 at 500|-"
+    assert rows[3] == "breakout|meanq|2 finished, 2 failed|72.5%|7.00 ± 2.83|2 at 1,000|-"
 
 
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -449,7 +449,7 @@ def test_tracebacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = capsys.readouterr().out
     assert all(line in output for line in TRACEBACK.splitlines())
     facts = dict(re.findall(r"^  (\S.*?)  +(\S.*?) *$", output, re.MULTILINE))
-    assert (facts["steps"], facts["done"], facts["return"]) == ("400 of 1,000", "40%", "1.00")
+    assert (facts["steps"], facts["done"], facts["return"]) == ("400 of 1,000", "40.0%", "1.00")
     assert facts["evaluated at"] == "300"
     assert facts["reason"] == "RuntimeError: out of memory" and "process" not in facts
 
@@ -577,7 +577,7 @@ def test_the_table_fits_the_terminal(tmp_path: Path, columns: int, collapsed: bo
     assert long in column(lines, "label"), "the label is whole, on several lines if need be"
     assert "minatar_space_invaders" in column(lines, "environment")
     text = "\n".join(lines)
-    for essential in ("done", "return", "ETA", "19%", "2.50"):
+    for essential in ("done", "return", "ETA", "20.0%", "2.50"):
         assert essential in text
     if collapsed:
         assert "2 at 1,000" in text, "of how many seeds a mean is"
@@ -591,12 +591,12 @@ def test_watch_follows_a_run_until_ctrl_c_and_leaves_the_terminal_as_it_was(tmp_
     process = hold(directory)
     child = spawn(["--watch", str(tmp_path)], 80)
     try:
-        child.expect("25%")
+        child.expect("25.0%")
         child.expect("1 running")
         temporary = directory / "next"
         temporary.write_text('{"state": "running", "total_steps": 1000, "step": 500}')
         temporary.replace(directory / "status.json")
-        child.expect("50%")
+        child.expect("50.0%")
         process.kill()
         process.wait()
         child.expect("1 killed")
