@@ -35,12 +35,7 @@ def workspace(entity: str, project: str) -> Any:
     import wandb_workspaces.reports.v2 as panels
     import wandb_workspaces.workspaces as workspaces
 
-    over_seeds: Any = {
-        "title_x": "interactions",
-        "groupby": "Group",
-        "groupby_aggfunc": "mean",
-        "groupby_rangefunc": "stddev",
-    }
+    over_seeds: Any = {"groupby": "Group", "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
     grid = workspaces.SectionLayoutSettings(columns=2, rows=2)
     sections = []
     for name, metrics in SECTIONS.items():

@@ -65,8 +65,6 @@ class ProcessMirror:
 
     def close(self, state: str) -> None:
         """Wait until the mirror is complete, but no longer than `logger.finish_seconds`."""
-        if self._pipe.closed:
-            return
         self._send(state)
         try:
             self._pipe.close()
@@ -107,11 +105,10 @@ def _warn(logger: LoggerConfig, directory: Path, problem: str) -> None:
 def follow(directory: Path, logger: LoggerConfig, reports: Iterator[str]) -> None:
     """Log each point once, as soon as training reports that it is complete, and close with the reported state."""
     sink = import_logger(logger.name)(logger, directory)
-    through, state = -1, ""
+    state = ""
     for report in reports:
         if report.isdigit():
-            through = max(through, int(report))
-            _log(sink, directory, through)
+            _log(sink, directory, int(report))
         else:
             state = report
     if not state:  # training was killed, or the pipe was full at its end
@@ -129,14 +126,11 @@ def _log(sink: Sink, directory: Path, through: float) -> None:
 
 
 def _reports(descriptor: int) -> Iterator[str]:
-    """Yield lines from a pipe; of the steps that have piled up only the last."""
+    """Yield lines from a pipe; of those that have piled up only the last step, and the state after it."""
     rest = b""
     while chunk := os.read(descriptor, 65536):
         *lines, rest = (rest + chunk).split(b"\n")
-        reports = [line.decode() for line in lines]
-        steps = [report for report in reports if report.isdigit()]
-        yield from steps[-1:]
-        yield from (report for report in reports if not report.isdigit())
+        yield from (line.decode() for line in lines[-2:])
 
 
 def main(arguments: list[str]) -> int:

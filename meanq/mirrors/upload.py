@@ -19,7 +19,7 @@ from meanq.rundir import layout, reader
 from meanq.rundir.lock import lock_holder
 
 
-def logger_settings(directory: Path, arguments: argparse.Namespace) -> LoggerConfig:
+def _logger_of(directory: Path, arguments: argparse.Namespace) -> LoggerConfig:
     """Combine the settings of the run, if its logger was W&B, with those of the command, which prevail."""
     stored = reader.read_config(directory).get("logger") or {}
     names = ("project", "entity", "tags", "weights") if stored.get("name") == "wandb" else ()
@@ -38,7 +38,7 @@ def upload(directory: Path, arguments: argparse.Namespace) -> str:
     state = reader.read_status(directory).get("state", "unknown")
     if state not in ("finished", "failed"):
         return f"skipped, is not finished: its state is {state}"
-    logger = logger_settings(directory, arguments)
+    logger = _logger_of(directory, arguments)
     where = destination(logger, arguments.mode)
     if is_mirrored(directory, where, state):
         return "is there already"

@@ -194,10 +194,8 @@ def _checksum(data: bytes) -> str:
 def _sync(directory: Path) -> None:
     """Make renames in this directory survive a power failure."""
     handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    os.fsync(handle)
+    os.close(handle)
 
 
 def check_state(state: Any, path: str) -> None:

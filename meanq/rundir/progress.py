@@ -1,13 +1,12 @@
 """What a run is doing, as far as its directory shows. Only reads, never raises for damaged files, needs no torch."""
 
 import contextlib
-import math
 import socket
 import time
 from dataclasses import dataclass, field
-from itertools import groupby, islice, pairwise
+from itertools import groupby, islice
 from pathlib import Path
-from statistics import mean
+from statistics import harmonic_mean, mean
 
 from meanq.rundir import layout, reader
 from meanq.rundir.lock import lock_holder
@@ -145,10 +144,7 @@ def _read_evaluation(run: RunStatus) -> None:
 
 
 def _read_speed(run: RunStatus) -> None:
-    """Set the steps per second over the last rows. Uses speeds: `seconds` may restart where a run was resumed."""
-    last = reader.read_last_rows(run.directory / layout.TIMINGS, "steps_per_second")
-    rows = [*islice(last, _SPEED_ROWS + 1), (0, 0.0)]
-    steps = [step - before for (step, _), (before, _) in pairwise(rows[: _SPEED_ROWS + 1])]
-    seconds = sum(n / speed if speed > 0 else math.inf for n, (_, speed) in zip(steps, rows, strict=False))
-    if math.isfinite(seconds) and seconds > 0:
-        run.steps_per_second = sum(steps) / seconds
+    """Set the steps per second over the last rows, which have as many steps each."""
+    rows = reader.read_last_rows(run.directory / layout.TIMINGS, "steps_per_second")
+    speeds = [speed for _, speed in islice(rows, _SPEED_ROWS) if speed > 0]
+    run.steps_per_second = harmonic_mean(speeds) if speeds else None

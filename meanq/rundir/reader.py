@@ -18,14 +18,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
+import numpy as np
 import yaml
 
 from meanq.rundir.layout import CONFIG, PROBES, SEED_DIR, STATUS
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _MAX_BYTES = {".csv": 2**30, ".npz": 2**32}
 _MAX_TEXT_BYTES = 2**24  # of all other files
@@ -133,22 +131,18 @@ def read_table(path: Path) -> list[dict[str, str]]:
 class Probes:
     """Values of all members at the probe states, and the true ones where they are known."""
 
-    step: "np.ndarray"  # [T]
-    q: "np.ndarray"  # [T, P, K, A]
-    true_q: "np.ndarray | None"  # [P, A]
+    step: np.ndarray  # [T]
+    q: np.ndarray  # [T, P, K, A]
+    true_q: np.ndarray | None  # [P, A]
 
-    def at(self, step: int) -> "np.ndarray | None":
+    def at(self, step: int) -> np.ndarray | None:
         """Q [P, K, A] at this step; None where there is no probe or a value is not finite."""
-        import numpy as np
-
         found = self.q[self.step == step]
         return found[0] if len(found) and np.isfinite(found).all() else None
 
 
 def read_probes(directory: Path) -> Probes | None:
     """Read probes.npz; None where the file is missing, as in a new run."""
-    import numpy as np
-
     path = directory / PROBES
     try:
         with open_file(path) as file, np.load(file, allow_pickle=False) as arrays:

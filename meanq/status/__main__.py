@@ -46,8 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     described = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m meanq.status", description=__doc__, formatter_class=described)
     parser.add_argument("root", nargs="?", type=Path, default=Path("runs"), help="a directory of runs, or one run")
-    every_run = f"a row for every run, even of more than {COLLAPSE_ABOVE}"
-    parser.add_argument("--all", action="store_true", help=every_run)
+    parser.add_argument("--all", action="store_true", help=f"a row for every run, also of more than {COLLAPSE_ABOVE}")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--failed", action="store_true", help="only failed runs, with their tracebacks")
     shown.add_argument("--json", action="store_true", help="a JSON list of runs")

@@ -402,7 +402,6 @@ def test_a_mirror_that_fails_is_one_warning(directory: Path, capfd: pytest.Captu
     mirror.update(60)
     mirror.update(120)
     mirror.close("finished")
-    mirror.close("finished")
     out, error = capfd.readouterr()
     assert out == "" and error.count("\n") == 1
     assert error.startswith("meanq: logger=wandb: ") and str(directory / "config.yaml") in error
