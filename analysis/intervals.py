@@ -1,7 +1,6 @@
 """95% intervals over runs: Student's of a mean, and the jackknife's of what the members of an ensemble share."""
 
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 
@@ -12,8 +11,10 @@ LEAST_RUNS = 3  # of the jackknife: with one left out, two must be there to diff
 
 def student_interval(numbers: np.ndarray) -> tuple[float, float]:
     """Of the mean of 2 numbers or more."""
+    from scipy.special import stdtrit  # scipy.stats takes six times as long to import
+
     mean, error = numbers.mean(), numbers.std(ddof=1) / np.sqrt(len(numbers))
-    reach = _student(len(numbers) - 1) * error
+    reach = stdtrit(len(numbers) - 1, 0.975) * error
     return float(mean - reach), float(mean + reach)
 
 
@@ -33,11 +34,3 @@ def member_pseudovalues(probes: Sequence[np.ndarray]) -> np.ndarray:
     everywhere = np.mean([Decomposition.of(q).log_ratio for q in probes])
     without = [np.mean([Decomposition.of(q[runs != run]).log_ratio for q in probes]) for run in runs]
     return len(runs) * everywhere - (len(runs) - 1) * np.array(without)
-
-
-@cache
-def _student(freedom: int) -> float:
-    """The 97.5% quantile of Student's distribution."""
-    from scipy.special import stdtrit  # scipy.stats takes six times as long to import
-
-    return float(stdtrit(freedom, 0.975))

@@ -45,9 +45,9 @@ def late_table(found: RunSet, metrics: Metrics, shown: Sequence[Metric] | None =
                 interval = [*student_interval(means)] if len(means) > 1 else [NAN, NAN]
                 row["runs"] = len(means) if metric.name == "return" else row["runs"]
             else:
-                of_all = rows_of_metric[rows_of_metric["group"].isin(["mean", "all"])]
-                row[metric.column] = of_all["value"].mean()
-                interval = _interval(metric, ends) if metric.scope == OVER_RUNS else []
+                row[metric.column] = rows_of_metric[rows_of_metric["group"].isin(["mean", "all"])]["value"].mean()
+                over_runs = metric.compute if metric.scope == OVER_RUNS else None
+                interval = sorted(map(over_runs, ends)) if over_runs else []
             if interval:
                 row |= {f"{metric.column} low": interval[0], f"{metric.column} high": interval[1]}
         rows.append(row)
@@ -78,17 +78,11 @@ def _member_interval(runs: Sequence[Run], after: float) -> list[Decomposition]:
     return [Decomposition.with_log_ratio(members, end) for end in ends]
 
 
-def _interval(metric: Metric, ends: Sequence[Decomposition]) -> list[float]:
-    assert metric.compute is not None
-    return sorted(metric.compute(end) for end in ends)
-
-
 def not_alike(table: pd.DataFrame) -> list[str]:
     """A note for each game whose labels have not been trained equally far."""
-    notes = []
-    for game, part in table.groupby("game", sort=False):
-        low, high = part["step"].min(), part["step"].max()
-        if low < high:
-            reached = f"{low:,} to {high:,} interactions"
-            notes.append(f"{game}: labels have come to {reached}, and late in training is the last quarter of that")
-    return notes
+    steps = table.groupby("game", sort=False)["step"].agg(["min", "max"])
+    return [
+        f"{game}: labels have come to {low:,} to {high:,} interactions; late in training is the last quarter of that"
+        for game, low, high in steps.itertuples()
+        if low < high
+    ]

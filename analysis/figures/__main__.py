@@ -5,7 +5,6 @@
 
 learning_curves  returns in each game, and the mean over games; scores that the paper cites as lines
 study            the paper's four rows: return, bias, normalised std, normalised Jensen gap
-ablation         learning curves of MeanQ and Rainbow with a larger model, more updates, or both
 series           what is measured late in training over a number in which labels differ, such as the ensemble's size
 mechanism        correlation of members, effective ensemble size, shared and member variance
 aggregates       interquartile mean, median, mean and optimality gap over games, with intervals
@@ -21,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from analysis.console import command, say, writing
-from analysis.figures.catalogue import KINDS, Drawings, all_labels, draw_all, draw_tables, read_tables
+from analysis.figures.catalogue import KINDS, all_labels, draw_all, draw_tables, read_tables
 from analysis.figures.palette import styles
 from analysis.metrics import compute
 from analysis.runs import read_runs
@@ -46,19 +45,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("write directories with runs, or tables, but not both")
     if all(tables):
         read = read_tables(options.paths)
-        looks = styles(all_labels(read))
-        chosen = [name for name in read if options.only is None or name in options.only]
+        chosen = {name: table for name, table in read.items() if name in (options.only or KINDS)}
         with writing(options.out):
-            drawings = Drawings(draw_tables({name: read[name] for name in chosen}, looks, options.out))
+            drawn, missing = draw_tables(chosen, styles(all_labels(read)), options.out), dict[str, str]()
     else:
         found = read_runs(options.paths)
         metrics = compute(found)
         say([*found.messages(), *metrics.notes])
         with writing(options.out):
-            drawings = draw_all(found, metrics, options.out, options.only)
-    say(f"no {name}: {reason}" for name, reason in drawings.missing.items())
-    for drawn in drawings.drawn:
-        print(f"{options.out / drawn.name}.svg: {drawn.title}. {drawn.caption}")
+            drawn, missing = draw_all(found, metrics, options.out, options.only)
+    say(f"no {name}: {reason}" for name, reason in missing.items())
+    for figure in drawn:
+        print(f"{options.out / figure.name}.svg: {figure.title}. {figure.caption}")
 
 
 if __name__ == "__main__":

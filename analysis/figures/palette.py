@@ -7,17 +7,16 @@ that a black-and-white print can be read.
 
 An algorithm of `conf/algo` always looks the same, whatever else is shown. So does a method that the paper cites. Labels
 that differ in one number (`meanq__ensemble_size=1`, `=2`, ...) are a series: from light to dark as the number grows,
-with the dash of their algorithm, so that two algorithms can be compared at the same number. Of other labels with
-overrides, the first one of an algorithm that is not shown itself takes the looks of that algorithm. All others, in the
-order of the legend, take a colour that is not in use, or is least in use, and a dash and marker that are not: so more
-overrides of the algorithms that are there change no label above them.
+with the dash of their algorithm, so that two algorithms can be compared at the same number. Any other label takes the
+colour that is least in use, and the next pair of dash and marker that is free.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
+
+import numpy as np
 
 Dash = tuple[float, ...]  # lengths on, off, on, ... in line widths; empty: solid
 
@@ -30,6 +29,7 @@ DOTTED: Dash = (1, 1.5)  # kept for cited scores
 _DASHES = (SOLID, DASHED, DASH_DOT, LONG, DASH_DOT_DOT)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")  # as matplotlib names them
 
+_PAIRS = [(_DASHES[(i + j) % len(_DASHES)], _MARKERS[j]) for i in range(len(_DASHES)) for j in range(len(_MARKERS))]
 LONGEST_NAME = 44
 
 
@@ -43,48 +43,34 @@ class Style:
     name: str
 
 
-# Colours that are apart from each other; a shade is what an algorithm of another family has of the same hue.
-_HUES = {
-    "blue": "#0072B2",
-    "vermillion": "#D55E00",
-    "green": "#009E73",
-    "pink": "#CC79A7",
-    "orange": "#E69F00",
-    "sky": "#56B4E9",
-    "wine": "#882255",
-    "black": "#000000",
-    "indigo": "#332288",
-    "olive": "#999933",
-    "brown": "#7A4B1E",
-    "grey": "#6E6E6E",
-}
-
-# In the order of legends. Shades: a dark and a light green, and so on, where a hue is used twice.
-_ALGORITHMS: dict[str, tuple[str, Style]] = {
-    "dqn": ("blue", Style("#0072B2", LONG, "o", "DQN")),
-    "dqn_no_target": ("sky", Style("#56B4E9", DASHED, "s", "DQN, no target")),
-    "double_dqn": ("indigo", Style("#44339C", LONG, "v", "Double DQN")),
-    "avg_dqn": ("green", Style("#009E73", DASH_DOT, "^", "Avg-DQN")),
-    "ens_dqn": ("orange", Style("#E69F00", DASH_DOT_DOT, "D", "Ens-DQN")),
-    "ebql": ("pink", Style("#D684B8", DASH_DOT, "P", "EBQL")),
-    "maxmin": ("olive", Style("#999933", DASH_DOT, "X", "Maxmin")),
-    "bootstrapped_dqn": ("brown", Style("#5C4033", DASH_DOT_DOT, "<", "Bootstrapped DQN")),
-    "meanq": ("vermillion", Style("#D55E00", SOLID, "v", "MeanQ")),
-    "meanq_no_target": ("wine", Style("#882255", DASHED, "o", "MeanQ, no target")),
-    "rainbow": ("pink", Style("#CC79A7", SOLID, "s", "Rainbow")),
-    "rainbow_canonical": ("wine", Style("#AA4499", LONG, "D", "Rainbow (canonical)")),
-    "rainbow_data_efficient": ("indigo", Style("#6565FF", DASHED, "<", "Rainbow (data-efficient)")),
-    "rainbow_dopamine": ("olive", Style("#89B77A", LONG, "<", "Rainbow (Dopamine)")),
-    "drq_eps": ("indigo", Style("#9832FF", DASHED, "P", "DrQ(eps)")),
-    "rainbow_large": ("sky", Style("#33BBEE", DASHED, "^", "Rainbow, larger model")),
-    "rainbow_more_updates": ("green", Style("#117733", DASH_DOT, "D", "Rainbow, more updates")),
-    "rainbow_large_more_updates": ("indigo", Style("#332288", LONG, "X", "Rainbow, larger, more updates")),
-    "sunrise": ("orange", Style("#DDAA33", DASH_DOT_DOT, "P", "SUNRISE")),
-    "meanq_rainbow_target": ("grey", Style("#6E6E6E", DASHED, "*", "MeanQ + Rainbow, target")),
-    "meanq_rainbow_text": ("grey", Style("#B8B8A0", DASH_DOT, "*", "MeanQ + Rainbow, the text's values")),
-    "meanq_rainbow": ("black", Style("#000000", SOLID, "*", "MeanQ + Rainbow")),
+Looks = Mapping[str, Style]
+# In the order of legends.
+_ALGORITHMS = {
+    "dqn": Style("#0072B2", LONG, "o", "DQN"),
+    "dqn_no_target": Style("#56B4E9", DASHED, "s", "DQN, no target"),
+    "double_dqn": Style("#44339C", LONG, "v", "Double DQN"),
+    "avg_dqn": Style("#009E73", DASH_DOT, "^", "Avg-DQN"),
+    "ens_dqn": Style("#E69F00", DASH_DOT_DOT, "D", "Ens-DQN"),
+    "ebql": Style("#D684B8", DASH_DOT, "P", "EBQL"),
+    "maxmin": Style("#999933", DASH_DOT, "X", "Maxmin"),
+    "bootstrapped_dqn": Style("#5C4033", DASH_DOT_DOT, "<", "Bootstrapped DQN"),
+    "meanq": Style("#D55E00", SOLID, "v", "MeanQ"),
+    "meanq_no_target": Style("#882255", DASHED, "o", "MeanQ, no target"),
+    "rainbow": Style("#CC79A7", SOLID, "s", "Rainbow"),
+    "rainbow_canonical": Style("#AA4499", LONG, "D", "Rainbow (canonical)"),
+    "rainbow_data_efficient": Style("#6565FF", DASHED, "<", "Rainbow (data-efficient)"),
+    "rainbow_dopamine": Style("#89B77A", LONG, "<", "Rainbow (Dopamine)"),
+    "drq_eps": Style("#9832FF", DASHED, "P", "DrQ(eps)"),
+    "rainbow_large": Style("#33BBEE", DASHED, "^", "Rainbow, larger model"),
+    "rainbow_more_updates": Style("#117733", DASH_DOT, "D", "Rainbow, more updates"),
+    "rainbow_large_more_updates": Style("#332288", LONG, "X", "Rainbow, larger, more updates"),
+    "sunrise": Style("#DDAA33", DASH_DOT_DOT, "P", "SUNRISE"),
+    "meanq_rainbow_target": Style("#6E6E6E", DASHED, "*", "MeanQ + Rainbow, target"),
+    "meanq_rainbow_text": Style("#B8B8A0", DASH_DOT, "*", "MeanQ + Rainbow, the text's values"),
+    "meanq_rainbow": Style("#000000", SOLID, "*", "MeanQ + Rainbow"),
 }
 ALGORITHMS = tuple(_ALGORITHMS)
+_COLOURS = [style.colour for style in _ALGORITHMS.values()]
 
 # Light to dark, of a series. Between two of them are those of a longer one.
 _RAMP = ("#E9A03A", "#DD5A35", "#B23A6B", "#6A1F7B", "#1E1147")
@@ -97,29 +83,19 @@ _CITED = {
     "curl": Style("#3A9A3A", DOTTED, "^", "CURL"),
     "drq": Style("#771155", DOTTED, "X", "DrQ"),
 }
-_SAME_AS = {"meanq": "meanq_rainbow"}
 
 
 def styles(labels: Iterable[str]) -> dict[str, Style]:
     """By label, in the order of legends. Ask once for all labels of a study, so that they keep their looks."""
-    wanted = order(labels)
-    looks = {label: label for label in wanted if label in _ALGORITHMS}  # the algorithm that a label looks like
-    in_series, names = _series_styles(wanted), readable_names(wanted)
-    for label in wanted:
-        algorithm, _ = split_label(label)
-        if algorithm in _ALGORITHMS and algorithm not in looks.values() and label not in in_series:
-            looks[label] = algorithm
-    found = {label: _ALGORITHMS[name][1] for label, name in looks.items()} | in_series
-    used = Counter(_ALGORITHMS[name][0] for name in looks.values())
-    taken = {(style.dash, style.marker) for style in found.values()}
-    for label in wanted:
+    names = readable_names(order(labels))
+    found = {label: _ALGORITHMS[label] for label in names if label in _ALGORITHMS} | _series_styles(names)
+    for label in names:
         if label not in found:
-            hue = min(_HUES, key=lambda name: used[name])  # the first of those least in use
-            dash, marker = next((pair for pair in _by_turns() if pair not in taken), (SOLID, "o"))
-            found[label] = Style(_HUES[hue], dash, marker, names[label])
-            used[hue] += 1
-            taken.add((dash, marker))
-    return {label: replace(found[label], name=names[label]) for label in wanted}
+            used = Counter(style.colour for style in found.values())
+            taken = {(style.dash, style.marker) for style in found.values()}
+            dash, marker = next((pair for pair in _PAIRS if pair not in taken), (SOLID, "o"))
+            found[label] = Style(min(_COLOURS, key=used.__getitem__), dash, marker, "")
+    return {label: replace(found[label], name=name) for label, name in names.items()}
 
 
 def series(labels: Iterable[str]) -> dict[str, dict[str, tuple[str, float]]]:
@@ -144,26 +120,24 @@ def _series_styles(labels: Iterable[str]) -> dict[str, Style]:
         steps = sorted({number for _, number in numbers.values()})
         for label, (algorithm, number) in numbers.items():
             i = steps.index(number)
-            dash = _ALGORITHMS[algorithm][1].dash if algorithm in _ALGORITHMS else SOLID
-            found[label] = Style(_ramp(i / (len(steps) - 1)), dash, _MARKERS[i % len(_MARKERS)], readable(label))
+            dash = _ALGORITHMS[algorithm].dash if algorithm in _ALGORITHMS else SOLID
+            found[label] = Style(_ramp(i / (len(steps) - 1)), dash, _MARKERS[i % len(_MARKERS)], "")
     return found
 
 
 def _ramp(share: float) -> str:
     """The colour at this share of the ramp, 0 to 1."""
-    place = share * (len(_RAMP) - 1)
-    i = min(int(place), len(_RAMP) - 2)
-    ends = [[int(colour[j : j + 2], 16) for j in (1, 3, 5)] for colour in _RAMP[i : i + 2]]
-    mixed = [round(a + (b - a) * (place - i)) for a, b in zip(*ends, strict=True)]
-    return "#" + "".join(f"{value:02X}" for value in mixed)
+    channels = zip(*(bytes.fromhex(colour[1:]) for colour in _RAMP), strict=True)
+    mixed = [round(np.interp(share, np.linspace(0, 1, len(_RAMP)), channel)) for channel in channels]
+    return f"#{bytes(mixed).hex().upper()}"
 
 
 def cited(method: str, at: str) -> Style:
     """A method of the paper's table of this horizon (100k, 500k), in the colour of the algorithm that it is."""
     if method in _CITED:
         return _CITED[method]
-    algorithm = "rainbow_canonical" if (method, at) == ("rainbow", "500k") else _SAME_AS.get(method, method)
-    style = _ALGORITHMS[algorithm][1]
+    same_as = {("meanq", at): "meanq_rainbow", ("rainbow", "500k"): "rainbow_canonical"}
+    style = _ALGORITHMS[same_as.get((method, at), method)]
     return replace(style, dash=DOTTED, name={"meanq": "MeanQ", "rainbow": "Rainbow"}.get(method, style.name))
 
 
@@ -185,37 +159,21 @@ def split_label(label: str) -> tuple[str, str]:
 
 
 def readable(label: str) -> str:
-    """What to call it: MeanQ (ensemble_size=10). The middle of a long one is left out."""
-    name = _whole_name(label)
-    if len(name) > LONGEST_NAME:
-        half = (LONGEST_NAME - 1) // 2
-        name = f"{name[:half]}…{name[-half:]}"
-    return name
+    """What to call it: MeanQ (ensemble_size=10)."""
+    algorithm, overrides = split_label(label)
+    if algorithm not in _ALGORITHMS:
+        return label
+    shown = re.sub(r"(^|, |: )algo[.]", r"\1", overrides)
+    return _ALGORITHMS[algorithm].name + (f" ({shown})" if overrides else "")
 
 
 def readable_names(labels: Iterable[str]) -> dict[str, str]:
-    """By label, as `readable`; whole where the middle is what tells two of them apart."""
+    """By label, as `readable`; the middle of a long name is left out, unless it tells two of them apart."""
     names = {label: readable(label) for label in labels}
-    common = {name for name, count in Counter(names.values()).items() if count > 1}
-    return {label: _whole_name(label) if name in common else name for label, name in names.items()}
-
-
-def _whole_name(label: str) -> str:
-    algorithm, overrides = split_label(label)
-    if algorithm not in _ALGORITHMS:
-        name = label
-    else:
-        name = _ALGORITHMS[algorithm][1].name
-        if overrides:
-            shown = re.sub(r"(^|, |: )algo[.]", r"\1", overrides)
-            name += f" ({shown})"
-    return name
-
-
-def _by_turns() -> Iterable[tuple[Dash, str]]:
-    """Pairs of dash and marker; neighbours differ in both."""
-    pairs = list(product(range(len(_DASHES)), range(len(_MARKERS))))
-    return [(_DASHES[(i + j) % len(_DASHES)], _MARKERS[j]) for i, j in pairs]
+    half = (LONGEST_NAME - 1) // 2
+    short = {label: re.sub(rf"^(.{{{half}}}).{{3,}}(.{{{half}}})$", r"\1…\2", name) for label, name in names.items()}
+    count = Counter(short.values())
+    return {label: short[label] if count[short[label]] == 1 else name for label, name in names.items()}
 
 
 def _natural(text: str) -> tuple[tuple[int, float, str], ...]:

@@ -7,13 +7,13 @@ paper, at the step it is for). A mean over fewer runs than there are is left out
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import StringIO
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from analysis.figures.palette import Style
+from analysis.figures.palette import Looks
 from analysis.metrics import COLUMNS
 from analysis.paper.tables import HORIZONS, paper_table
 from analysis.runs import AnalysisError
@@ -21,20 +21,14 @@ from analysis.runs import AnalysisError
 AVERAGE = "average"
 CITED = "cited"
 LONGEST_LIST = 4
+MOST_GAMES = 5  # side by side; more are too narrow to be read
 _KEY = ["env", "algo", "metric"]
 _TEXTS = ("env", "algo", "group", "metric", "label", "other", "steps", "method", "field")
 
 
-def read_table(source: Path | StringIO) -> pd.DataFrame:
+def read_table(path: Path) -> pd.DataFrame:
     """A figure's table. Texts stay texts: a label may be called NA, or nothing at all."""
-    text = source.read_text() if isinstance(source, Path) else source.getvalue()
-    columns = pd.read_csv(StringIO(text), nrows=0).columns
-    return pd.read_csv(
-        StringIO(text),
-        keep_default_na=False,
-        dtype=dict.fromkeys(_TEXTS, str),
-        na_values={name: [""] for name in columns if name not in _TEXTS},
-    )
+    return pd.read_csv(path, converters=dict.fromkeys(_TEXTS, str))
 
 
 @dataclass(frozen=True)
@@ -68,10 +62,12 @@ class Curve:
         return float(finite.min()), float(finite.max())
 
 
+Curves = dict[tuple[str, str, str], Curve]  # by env, metric and label
+
+
 def curve_table(table: pd.DataFrame, metrics: Sequence[str], averaged: Sequence[str] = ()) -> pd.DataFrame:
     """The rows of some metrics, without means over fewer runs than there are; `averaged`: these over all games too."""
-    rows = table[table["metric"].isin([*metrics, *averaged])]
-    rows = _complete(rows)
+    rows = _complete(table[table["metric"].isin([*metrics, *averaged])])
     shown = rows[rows["metric"].isin(metrics)]
     envs = sorted(shown["env"].unique())
     if averaged and len(envs) > 1:
@@ -81,10 +77,8 @@ def curve_table(table: pd.DataFrame, metrics: Sequence[str], averaged: Sequence[
 
 def _complete(rows: pd.DataFrame) -> pd.DataFrame:
     """Without the mean and std at steps where a run, or a run of a group, is missing or its number is not defined."""
-    group = rows["group"]
-    over_runs = group == "all"
-    part = group.str.startswith(("seed_", "group_")) | over_runs
-    parts = rows[part].assign(weight=np.where(group[part].str.startswith("seed_"), 1, rows.loc[part, "n"]))
+    part = rows["group"].str.startswith(("seed_", "group_")) | (rows["group"] == "all")
+    parts = rows[part].assign(weight=rows["n"].mask(rows["group"].str.startswith("seed_"), 1))
     full = parts.groupby([*_KEY, "group"])["weight"].max().groupby(_KEY).sum()
     here = parts[parts["value"].notna()].groupby([*_KEY, "step"])["weight"].sum()
     expected = full.reindex(here.index.droplevel("step")).to_numpy()
@@ -114,26 +108,19 @@ def _average(rows: pd.DataFrame, envs: Sequence[str]) -> pd.DataFrame:
 def cited_rows(lengths: Mapping[str, int], envs: Collection[str], average: bool) -> pd.DataFrame:
     """Scores of the paper's tables, in those of these games whose runs are as long (by game) as those of a table."""
     rows: list[tuple[object, ...]] = []
-    normalised: dict[str, dict[str, list[float]]] = {}
-    for env in sorted(envs):
-        for at, horizon in HORIZONS.items():
-            table = paper_table(at)
-            if lengths.get(env) != horizon or env not in table.scores.index:
-                continue
+    for at, horizon in HORIZONS.items():
+        table = paper_table(at)
+        games = [env for env in sorted(envs) if lengths.get(env) == horizon and env in table.scores.index]
+        for env, method in product(games, table.methods):
+            rows.append((env, f"{method} {at}", CITED, horizon, "return", table.scores.loc[env, method], 1))
+        if average and len(games) == len(envs) > 1:
             for method in table.methods:
-                score = table.scores.loc[env, method]
-                rows.append((env, f"{method} {at}", CITED, horizon, "return", score, 1))
-                human_normalised = (score - table.random[env]) / (table.human[env] - table.random[env])
-                normalised.setdefault(at, {}).setdefault(method, []).append(human_normalised)
-    for at, methods in normalised.items():
-        for method, scores in methods.items():
-            if average and len(scores) == len(envs) > 1:
-                label, mean = f"{method} {at}", float(np.mean(scores))
-                rows.append((AVERAGE, label, CITED, HORIZONS[at], "normalised_return", mean, len(scores)))
+                mean = table.normalise(table.scores.loc[games, method]).mean()
+                rows.append((AVERAGE, f"{method} {at}", CITED, horizon, "normalised_return", mean, len(games)))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def read_curves(table: pd.DataFrame) -> dict[tuple[str, str, str], Curve]:
+def read_curves(table: pd.DataFrame) -> Curves:
     """By env, metric and label, as the rows of a table say; without those that are cited."""
     curves = {}
     rows = table[table["group"] != CITED].sort_values("step", kind="stable")
@@ -157,41 +144,41 @@ def read_curves(table: pd.DataFrame) -> dict[tuple[str, str, str], Curve]:
 
 
 def game_name(env: str) -> str:
-    """minatar_bank_heist: MinAtar Bank Heist."""
+    """minatar_bank_heist: MinAtar Bank Heist; average: Average."""
     return " ".join({"minatar": "MinAtar"}.get(word, word.capitalize()) for word in env.split("_"))
 
 
-def count_runs(table: pd.DataFrame, of: str = "each label") -> str:
+def count_runs(table: pd.DataFrame) -> str:
     """How many runs a label has in a game."""
     seeds = table[table["group"].str.startswith("seed_")]
     if len(seeds):
         counts = seeds.groupby(["env", "algo"])["group"].nunique()
     else:
         counts = table[table["group"].str.startswith("group_") | (table["group"] == "all")]["n"]
-    return number_of_runs(counts, of)
+    return number_of_runs(counts)
 
 
-def number_of_runs(counts: "pd.Series[int]", of: str = "each label") -> str:
+def number_of_runs(counts: "pd.Series[int]") -> str:
     """1 run of each label; or 3 to 5 runs of each label."""
     low, high = int(counts.min()), int(counts.max())
-    return f"{low} run{'s' * (low > 1)} of {of}" if low == high else f"{low} to {high} runs of {of}"
+    return f"{low} run{'s' * (low > 1)} of each label" if low == high else f"{low} to {high} runs of each label"
 
 
-def what_is_missing(curves: Mapping[tuple[str, str, str], Curve], looks: Mapping[str, Style]) -> list[str]:
+def what_is_missing(curves: Curves, looks: Looks) -> list[str]:
     """Sentences for a caption: means that are not drawn, labels that are not in every game, ratios without a value."""
     said = []
-    incomplete = {
-        f"{looks[label].name} in {game_name(env)} at {curve.incomplete} of {len(curve.steps)} steps": None
+    incomplete = dict.fromkeys(
+        f"{looks[label].name} in {game_name(env)} at {curve.incomplete} of {len(curve.steps)} steps"
         for (env, _, label), curve in curves.items()
         if curve.incomplete
-    }
+    )
     if incomplete:
         said.append(f"No mean is drawn where a run has no number: {listed(incomplete)}.")
     games = sorted({env for env, _, _ in curves} - {AVERAGE})
     absent = []
     for label in looks:
         here = {env for env, _, other in curves if other == label} - {AVERAGE}
-        if here and len(here) < len(games):
+        if len(here) < len(games):
             absent.append(f"{looks[label].name} ({listed(game_name(env) for env in games if env not in here)})")
     if absent:
         also = " and so not in the average" if AVERAGE in {env for env, _, _ in curves} else ""
@@ -199,10 +186,8 @@ def what_is_missing(curves: Mapping[tuple[str, str, str], Curve], looks: Mapping
     ratios = sum(curve.ratios for (_, metric, _), curve in curves.items() if metric.startswith("normalised_"))
     undefined = sum(curve.undefined for curve in curves.values())
     if undefined:
-        said.append(
-            f"{undefined} of {ratios} ratios to normalised performance are not defined, because it is not clearly "
-            "above zero or not known at that step: gaps."
-        )
+        why = "because it is not clearly above zero or not known at that step"
+        said.append(f"{undefined} of {ratios} ratios to normalised performance are not defined, {why}: gaps.")
     return said
 
 

@@ -4,7 +4,7 @@ A chart is a game and a metric; a series is a label in it. Numbers are rounded t
 shows, so that the page stays small.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,12 +57,12 @@ class CurveCharts:
         self._envs = [*sorted(set(table["env"]) - {AVERAGE}), AVERAGE]
         self._curves = read_curves(table)
 
-    def draw(self, metric: Metric, labels: Collection[str]) -> list[Chart]:
+    def draw(self, metric: Metric) -> list[Chart]:
         """A chart per game that has the metric; of metrics per run, with every run and a band of one std."""
         of = "groups of runs" if metric.scope == PER_GROUP else "runs"
         charts = []
         for env in self._envs:
-            curves = {label: self._curves.get((env, metric.name, label)) for label in self._labels if label in labels}
+            curves = {label: self._curves.get((env, metric.name, label)) for label in self._labels}
             drawn = {label: curve for label, curve in curves.items() if curve is not None and curve.drawn}
             series = [_series(label, curve, metric.scope == PER_RUN) for label, curve in drawn.items()]
             if series:

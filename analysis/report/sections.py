@@ -12,7 +12,6 @@ import yaml
 from analysis import aggregate
 from analysis.figures.catalogue import KINDS as FIGURES
 from analysis.figures.catalogue import draw_all
-from analysis.figures.curves import PAPERS_READING
 from analysis.figures.palette import styles
 from analysis.figures.tables import cited_rows, curve_table
 from analysis.findings.decide import decide
@@ -51,8 +50,8 @@ class Report:
         self._notes = list(metrics.notes)
         self._runs = tables.runs_table(self._groups)
         shown = [name for name in FIGURES if name != "series"]  # which has no section
-        self._drawings = draw_all(found, metrics, directory / "figures", shown)
-        self._drawn = {drawn.name: drawn for drawn in self._drawings.drawn}
+        drawn, _ = draw_all(found, metrics, directory / "figures", shown)
+        self._drawn = {figure.name: figure for figure in drawn}
         (directory / "tables").mkdir(parents=True, exist_ok=True)
 
     def messages(self) -> list[str]:
@@ -160,13 +159,7 @@ class Report:
 
     def _learning(self) -> list[Block]:
         caption = "Mean where every run has a number, one standard deviation around it, and every run, faded."
-        blocks = self._figure("learning_curves", "Return", caption, [self._row("return")], NOT_EVALUATED)
-        drawn = self._drawn.get("ablation")
-        if drawn is None:
-            reason = f"{FIGURES['ablation'].title}: {self._drawings.missing['ablation']}."
-            return [*blocks, Block("missing", reason)]
-        rows = [self._row("return", set(drawn.data["algo"]))]
-        return [*blocks, *self._figure("ablation", drawn.title, f"{caption} {PAPERS_READING}", rows)]
+        return self._figure("learning_curves", "Return", caption, [self._row("return")], NOT_EVALUATED)
 
     def _mechanism(self) -> list[Block]:
         rows = [self._row(name) for name in MECHANISM]
@@ -246,8 +239,8 @@ class Report:
 
     # --- blocks -----------------------------------------------------------------------------------------------------
 
-    def _row(self, name: str, labels: set[str] | None = None) -> tuple[str, list[Chart]] | None:
-        charts = self._charts.draw(METRICS[name], labels or self._styles)
+    def _row(self, name: str) -> tuple[str, list[Chart]] | None:
+        charts = self._charts.draw(METRICS[name])
         return (METRICS[name].title, charts) if charts else None
 
     def _figure(

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from analysis.console import command, say, writing
-from analysis.figures.catalogue import Drawn, all_labels, contents, draw_tables
+from analysis.figures.catalogue import Drawn, all_labels, draw_tables
 from analysis.figures.palette import styles
 from analysis.results import store
 from analysis.results.collect import collect
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"Last quarter of training ({few}); a positive bias: the start of a game is valued too high")
     print(late_as_text(late).to_string(index=False))
     for figure in drawn:
-        print(f"{options.out / 'figures' / figure.name}.svg: {contents(figure)}")
+        print(f"{options.out / 'figures' / figure.name}.svg: {figure.caption}")
     print(f"{options.out / 'README.md'}: all of it")
 
 

@@ -9,8 +9,7 @@ import pandas as pd
 
 from analysis.compare import run_scores
 from analysis.figures.catalogue import KINDS
-from analysis.figures.grid import MOST_GAMES
-from analysis.figures.tables import CITED
+from analysis.figures.tables import CITED, MOST_GAMES
 from analysis.findings.decide import as_table, decide
 from analysis.late import late_table, not_alike
 from analysis.metrics import Metrics, compute
@@ -19,7 +18,7 @@ from analysis.results import store
 from analysis.results.provenance import provenance
 from analysis.runs import AnalysisError, RunSet, read_runs
 
-FIGURES = ("study", "learning_curves", "series", "mechanism", "ablation")
+FIGURES = ("study", "learning_curves", "series", "mechanism")
 
 
 def collect(paths: Sequence[Path], out: Path, scale: str | None) -> store.Kept:

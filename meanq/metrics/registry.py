@@ -207,7 +207,7 @@ def _mirrored(mirror: str, source: str, title: str, meaning: str, compute: Any =
 _ENTRIES = [
     Metric("return", "return", "undiscounted return, mean over the evaluation's episodes", _column("return"),
            unit="score", form="{:.2f}", mirror="evaluation/return", dashboard=PAPER,
-           shown="learning_curves ablation study series late summary"),
+           shown="study series late summary"),
     Metric("normalised_return", "normalised return",
            "(return - random) / (reference - random), where the environment has both scores; from 500,000 "
            "`total_steps` on with the random score of the paper's table 2", _normalised_return,

@@ -197,7 +197,7 @@ def test_the_picture_has_every_run_and_the_percentiles() -> None:
     low, high = up_n_down.get_xlim()
     beyond = reference_runs()["spr", "up_n_down"] > high
     assert low < 0 and 0 < beyond.sum() < 10, "a run with 142,282 does not squeeze the others"
-    assert f"Arrows: runs beyond the axis, {beyond.sum()} in all." in caption
+    assert f"{beyond.sum()} runs of others are beyond the axes." in caption
 
 
 def test_the_command_draws_the_picture_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,9 +17,9 @@ from matplotlib.transforms import Bbox
 from analysis import aggregate, metrics
 from analysis.figures import __main__ as figures
 from analysis.figures.aggregates import pairs_to_compare
-from analysis.figures.catalogue import KINDS, contents, draw_all, read_tables
+from analysis.figures.catalogue import KINDS, draw_all, read_tables
 from analysis.figures.palette import styles
-from analysis.figures.panels import compact, grid_shape, limits, settings
+from analysis.figures.panels import columns_for, compact, settings
 from analysis.figures.series import ROWS, series_table
 from analysis.late import late_table
 from analysis.metrics import Metrics, compute
@@ -70,7 +70,7 @@ def mean_lines(axis: Axes, labels: Sequence[str]) -> dict[str, tuple[np.ndarray,
 
 
 def panel(figure: Figure, title: str) -> Axes:
-    (axis,) = [axis for axis in figure.axes if title in (axis.get_title(), axis.get_title(loc="left"))]
+    (axis,) = [axis for axis in figure.axes if title == axis.get_title(loc="left")]
     return axis
 
 
@@ -81,7 +81,7 @@ def shown_text(figure: Figure) -> dict[str, Bbox]:
     with settings():
         canvas.draw()
     renderer = canvas.get_renderer()
-    texts: list[Any] = [text for legend in figure.legends for text in legend.get_texts()]
+    texts: list[Any] = [*figure.texts, *(text for legend in figure.legends for text in legend.get_texts())]
     for axis in figure.axes:
         texts += [axis.title, axis._left_title, axis._right_title, axis.xaxis.label, axis.yaxis.label, *axis.texts]  # type: ignore[attr-defined]
         for which in (axis.xaxis, axis.yaxis):
@@ -119,13 +119,13 @@ def test_what_is_drawn_is_what_the_table_says(tmp_path: Path) -> None:
         np.testing.assert_allclose(heights, slow)
         mean = rows[(rows["algo"] == label) & (rows["group"] == "mean")]
         np.testing.assert_array_equal(heights, mean["value"])
-    (faded,) = [item for item in axis.collections if isinstance(item, LineCollection)]
-    drawn = sorted(tuple(segment[:, 1]) for segment in faded.get_segments())
+    faded = [item for item in axis.collections if isinstance(item, LineCollection)]
+    drawn = sorted(tuple(segment[:, 1]) for item in faded for segment in item.get_segments())
     assert drawn == sorted(tuple(run.episode_means["return"]) for run in found.runs if run.env == "a")
-    (band,) = [item for item in axis.collections if isinstance(item, PolyCollection)]
+    band, _ = [item for item in axis.collections if isinstance(item, PolyCollection)]
     values = pd.DataFrame({run.seed: run.episode_means["return"] for run in found.of("a", "dqn")})
     low = (values.mean(axis=1) - values.std(axis=1, ddof=1)).to_numpy()
-    np.testing.assert_allclose(band.get_paths()[0].vertices[: len(low), 1], low)
+    assert np.isclose(band.get_paths()[0].vertices[:, 1, None], low).any(axis=0).all()
     assert "3 runs of each label" in caption and "one standard deviation" in caption
 
 
@@ -213,8 +213,7 @@ def test_a_mean_ends_where_a_run_ends(tmp_path: Path) -> None:
     np.testing.assert_array_equal(heights, [2, np.nan, np.nan])
     assert "No mean is drawn where a run has no number: DQN in A at 2 of 3 steps" in caption
     assert table[table["group"] == "mean"]["step"].tolist() == [10]
-    (faded,) = axis.collections
-    assert isinstance(faded, LineCollection)
+    (faded,) = [item for item in axis.collections if isinstance(item, LineCollection)]
     assert [segment[:, 1].tolist() for segment in faded.get_segments()] == [[1, 2, 3], [3]]
 
 
@@ -236,7 +235,7 @@ def test_a_label_that_a_game_does_not_have_is_named(tmp_path: Path) -> None:
     write_study(tmp_path, ["a", "b"], ["dqn"])
     found, metrics = study(tmp_path, ["a"], ["meanq"])
     figure, caption, _ = picture(found, metrics, "learning_curves")
-    shown = {axis.get_title(): set(mean_lines(axis, found.labels)) for axis in figure.axes}
+    shown = {axis.get_title(loc="left"): set(mean_lines(axis, found.labels)) for axis in figure.axes}
     assert shown == {"A": {"dqn", "meanq"}, "B": {"dqn"}, "Average, normalised": {"dqn"}}
     assert "Not in every game and so not in the average: MeanQ (B)" in caption
 
@@ -263,24 +262,15 @@ def test_scores_of_the_paper_are_shown_at_their_horizon_only(tmp_path: Path) -> 
     assert "cited" not in set(picture(other, metrics, "learning_curves")[2]["group"])
 
 
-def test_the_ablation_is_of_variants_of_rainbow_and_what_they_are_compared_with(tmp_path: Path) -> None:
-    labels = ["dqn", "meanq_rainbow", "rainbow", "rainbow_large"]
-    found, metrics = study(tmp_path, ["a"], labels)
-    figure, caption, table = picture(found, metrics, "ablation")
-    assert set(table["algo"]) == {"meanq_rainbow", "rainbow", "rainbow_large"}
-    assert set(mean_lines(figure.axes[0], found.labels)) == set(table["algo"])
-    assert "The paper's reading" in caption
-
-
 def test_a_figure_without_data_is_a_sentence(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", "a", "dqn", 0, {10: 1}, overrides={"env.reference_score": None})
     found = read_runs([tmp_path / "runs"])
-    made = draw_all(found, compute(found), tmp_path / "out")
-    assert [drawn.name for drawn in made.drawn] == ["learning_curves", "study"]
-    assert made.missing.keys() == {"ablation", "series", "mechanism", "aggregates", "profiles", "improvements"}
-    assert all("\n" not in reason for reason in made.missing.values())
-    assert "No std and no gap: they need two runs" in made.drawn[1].caption
-    assert "1 run of each label" in made.drawn[0].caption and "deviation" not in made.drawn[0].caption
+    (curves, drawn), missing = draw_all(found, compute(found), tmp_path / "out")
+    assert [curves.name, drawn.name] == ["learning_curves", "study"]
+    assert missing.keys() == {"series", "mechanism", "aggregates", "profiles", "improvements"}
+    assert all("\n" not in reason for reason in missing.values())
+    assert "No std and no gap: they need two runs" in drawn.caption
+    assert "1 run of each label" in curves.caption and "deviation" not in curves.caption
     files = {path.name for path in (tmp_path / "out").iterdir()}
     assert files == {f"{name}.{suffix}" for name in ("learning_curves", "study") for suffix in ("csv", "svg", "png")}
 
@@ -288,9 +278,9 @@ def test_a_figure_without_data_is_a_sentence(tmp_path: Path) -> None:
 def test_runs_that_were_never_evaluated_are_no_figure(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", "a", "dqn", 0)
     found = read_runs([tmp_path / "runs"])
-    made = draw_all(found, compute(found), tmp_path / "out")
-    assert made.drawn == [] and made.missing.keys() == KINDS.keys()
-    assert made.missing["learning_curves"] == "no run has been evaluated yet"
+    drawn, missing = draw_all(found, compute(found), tmp_path / "out")
+    assert drawn == [] and missing.keys() == KINDS.keys()
+    assert missing["learning_curves"] == "no run has been evaluated yet"
 
 
 @pytest.mark.parametrize("label", ["NA", "null", "1e5", r"$\frac{1$", ""])
@@ -298,8 +288,8 @@ def test_any_label_is_a_text(label: str, tmp_path: Path) -> None:
     for seed in range(2):
         write_run(tmp_path / "runs", "a", label, seed, {10: 1 + seed, 20: 3 + seed})
     found = read_runs([tmp_path / "runs"])
-    made = draw_all(found, compute(found), tmp_path / "out")
-    assert {drawn.name for drawn in made.drawn} >= {"learning_curves", "aggregates", "profiles"}
+    made, _ = draw_all(found, compute(found), tmp_path / "out")
+    assert {drawn.name for drawn in made} >= {"learning_curves", "aggregates", "profiles"}
     again = read_tables([tmp_path / "out" / "learning_curves.csv"])["learning_curves"]
     assert set(again["algo"]) == {label} and again["value"].dtype == float
 
@@ -326,9 +316,9 @@ def test_where_a_curve_would_hide_the_others_the_axis_is_logarithmic_beyond_them
     assert 0.55 < (near - bottom) / (top - bottom) < 0.7 and far < top, "two thirds are for the others"
     assert 1000 in axis.get_yticks() and 1 in axis.get_yticks()
     assert axis.get_title(loc="right") == "log beyond 1.5"
-    assert "Beyond 1.5 the axis of bias clipped in A is logarithmic (DQN, no target 1e+03 to 1e+03)" in caption
+    assert "the axis is logarithmic there" in caption
     assert_readable(figure)
-    assert limits({"a": (0, 1), "b": (0, 2), "c": (0, 99)})[1] == [], "of returns none is far"
+    assert panel(figure, "return").get_yscale() == "linear", "of returns none is far"
 
 
 def test_where_half_of_the_curves_are_large_the_axis_is_linear(tmp_path: Path) -> None:
@@ -341,9 +331,6 @@ def test_where_half_of_the_curves_are_large_the_axis_is_linear(tmp_path: Path) -
     assert axis.get_yscale() == "linear" and "logarithmic" not in caption
     assert axis.get_ylim()[0] < 1 and axis.get_ylim()[1] > 40
     assert_readable(figure)
-    ranges = {label: (0.0, value) for label, value in biases.items()}
-    assert limits(ranges, find_far=True)[1] == []
-    assert limits({**ranges, "ens_dqn": (0, 2)}, find_far=True)[1] == ["dqn_no_target", "meanq_no_target"]
 
 
 def test_a_far_curve_below_the_others_is_seen_too(tmp_path: Path) -> None:
@@ -379,7 +366,7 @@ def test_nothing_lies_over_something_else(games: list[str], labels: list[str], t
         write_study(tmp_path, [game], labels, top=float(high), overrides=scores)
     found = read_runs([tmp_path])
     metrics = compute(found)
-    for name in ("learning_curves", "study", *(["ablation"] if "rainbow_large" in labels else [])):
+    for name in ("learning_curves", "study"):
         figure, _, _ = picture(found, metrics, name)
         assert_readable(figure)
     figure, _, _ = picture(found, metrics, "learning_curves")
@@ -436,43 +423,14 @@ def test_a_series_is_drawn_over_its_number(games: list[str], tmp_path: Path) -> 
         assert_readable(picture(found, metrics, name)[0])
 
 
-@pytest.mark.parametrize(
-    ("games", "labels", "name", "expected"),
-    [
-        (
-            ["a"],
-            ["dqn"],
-            "study",
-            "return, bias of V(s0), normalised std and normalised gap in A, 2 runs of one method",
-        ),
-        (GAMES[:2], SIX, "learning_curves", "return in Alien, Amidar, and their average, 2 runs of each of 6 methods"),
-        (
-            GAMES[:6],
-            ["dqn", "meanq"],
-            "mechanism",
-            "correlation and effective size of one method, average over 6 games",
-        ),
-        (["a"], SIZES[:3], "series", "correlation and effective size over ensemble_size in A, 2 runs of each of 3"),
-        (GAMES[:2], ["dqn", "meanq"], "improvements", "Probability of improvement of each of 2 methods"),
-    ],
-    ids=["study", "learning_curves", "mechanism", "series", "improvements"],
-)
-def test_the_contents_of_a_figure_in_a_line(
-    games: list[str], labels: list[str], name: str, expected: str, tmp_path: Path
-) -> None:
-    found, metrics = study(tmp_path / "runs", games, labels)
-    (drawn,) = draw_all(found, metrics, tmp_path / "out", [name]).drawn
-    assert expected in contents(drawn)
-
-
 @pytest.mark.parametrize(("labels", "bands"), [(8, True), (9, False)])
 def test_many_curves_have_no_bands_and_the_caption_says_none(labels: int, bands: bool, tmp_path: Path) -> None:
     found, metrics = study(tmp_path, ["minatar_breakout", "minatar_asterix"], SIZES[:labels])
     for kind in ("study", "learning_curves"):
         figure, caption, _ = picture(found, metrics, kind)
-        drawn = {type(item) for axis in figure.axes for item in axis.collections}
-        assert ({LineCollection, PolyCollection} <= drawn) == bands == ("band" in caption), kind
-        assert drawn.isdisjoint({LineCollection, PolyCollection}) or bands
+        drawn = [item for axis in figure.axes for item in axis.collections]
+        for faint in (LineCollection, PolyCollection):
+            assert any(isinstance(item, faint) for item in drawn) == bands == ("band" in caption), kind
 
 
 def test_a_series_is_of_labels_that_have_come_equally_far() -> None:
@@ -482,20 +440,9 @@ def test_a_series_is_of_labels_that_have_come_equally_far() -> None:
     assert set(series_table(pd.DataFrame(rows))["number"]) == {1, 2, 3}
 
 
-def test_a_legend_has_a_column_for_each_method_with_its_overrides_below(tmp_path: Path) -> None:
-    found, metrics = study(tmp_path, ["minatar_breakout"], SIZES)
-    figure, _, _ = picture(found, metrics, "study")
-    FigureCanvasAgg(figure).draw()
-    (legend,) = figure.legends
-    boxes = {text.get_text(): text.get_window_extent() for text in legend.get_texts()}
-    for size in (1, 2, 3, 5, 10):
-        left, right = (boxes[f"{name} (ensemble_size={size})"] for name in ("MeanQ", "MeanQ, no target"))
-        assert left.y0 == pytest.approx(right.y0) and left.x1 < right.x0
-
-
 def test_the_same_runs_and_the_tables_give_the_same_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_study(tmp_path / "runs", ["a", "b"], ["dqn", "rainbow", "rainbow_large", "rainbow_large__noise=0.5"])
-    names = "learning_curves,study,ablation,mechanism"
+    names = "learning_curves,study,mechanism"
     figures.main([str(tmp_path / "runs"), "--out", str(tmp_path / "first"), "--only", names])
     assert "2 runs of each label" in capsys.readouterr().out
     first = {path.name: path.read_bytes() for path in (tmp_path / "first").iterdir()}
@@ -516,7 +463,7 @@ def test_what_is_wrong_with_the_command_is_one_line(tmp_path: Path, capsys: pyte
         ("nowhere", "nowhere"),
         ("learning_curves.csv", "No such file"),
         ("other.csv", "not the table of a figure"),
-        ("study.csv", "no column algo"),
+        ("study.csv", "no column of labels"),
     ):
         with pytest.raises(SystemExit, match=message):
             figures.main([str(tmp_path / path), *out])
@@ -528,10 +475,9 @@ def test_what_is_wrong_with_the_command_is_one_line(tmp_path: Path, capsys: pyte
 
 
 def test_shapes_and_numbers() -> None:
-    shapes = {1: (1, 1), 3: (1, 3), 5: (1, 5), 6: (2, 3), 7: (2, 4), 8: (2, 4), 26: (7, 4), 27: (7, 4)}
-    assert {count: grid_shape(count) for count in shapes} == shapes
-    assert all(rows * columns - count < columns for count in range(1, 40) for rows, columns in [grid_shape(count)])
-    numbers = {0: "0", 0.05: "0.05", 7: "7", 2500: "2.5K", 1e6: "1M", -20_000: "-20K", 1e-4: "1e-4", 2.5e-5: "2.5e-5"}
+    shapes = {1: 1, 3: 3, 4: 4, 5: 3, 6: 3, 7: 4, 8: 4, 9: 3, 26: 4, 27: 4}
+    assert {count: columns_for(count) for count in shapes} == shapes
+    numbers = {0: "0", 1e-17: "0", 0.05: "0.05", 7: "7", 2500: "2.5K", 1e6: "1M", -20_000: "-20K", 1e-4: "0.0001"}
     assert {value: compact(value) for value in numbers} == numbers
 
 

@@ -110,7 +110,7 @@ def test_make_run_ends_with_a_figure_and_says_what_it_shows(tmp_path: Path) -> N
     assert "Last quarter of training (one run each, so differences may be chance)" in kept.stdout
     assert re.search(r"\n *MinAtar Space Invaders +MeanQ, no target .* 1 +\d.* [+-]\d", kept.stdout)
     figure = tmp_path / "results" / "first_look" / "figures" / "study.svg"
-    shown = "return and bias of V(s0) in MinAtar Space Invaders, 1 run of each of 4 methods"
+    shown = "Return, and bias: V(s0) minus the discounted return of rewards as learned from. No std and no gap: "
     assert f"{figure.relative_to(tmp_path)}: {shown}" in kept.stdout and "bias" in figure.read_text()
     assert "make reproduce STUDY=first_look SCALE=minatar" in (figure.parents[1] / "README.md").read_text()
 
