@@ -117,12 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--paper-only", action="store_true", help="the paper's headlines, from its own tables")
     parser.add_argument("--picture", type=Path, help="an image file for our scores among the runs of others; 100k only")
     options = parser.parse_args(arguments)
-    others = (options.runs, options.at, options.picture)
-    if any(others) if options.paper_only else not (options.runs and options.at):
-        parser.error("write --at 100k or --at 500k and directories with runs, or --paper-only alone")
-    if options.paper_only:
+    if options.paper_only and not (options.runs or options.at or options.picture):
         print(paper_headlines())
         return
+    if options.paper_only or not (options.runs and options.at):
+        parser.error("write --at 100k or --at 500k and directories with runs, or --paper-only alone")
     step = HORIZONS[options.at]
     after_100k = step == INTERACTIONS
     if options.picture and not after_100k:

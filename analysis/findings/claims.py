@@ -59,7 +59,7 @@ class Claim:
 class Result:
     """A comparison, and the numbers behind it."""
 
-    claim: str
+    comparison: str
     verdict: str = UNDECIDED
     difference: float = nan
     low: float = nan
@@ -69,7 +69,7 @@ class Result:
     def __str__(self) -> str:
         number = "" if isnan(self.difference) else f" {self.difference:+.3f}"
         interval = "" if isnan(self.low) else f" [{self.low:+.3f}, {self.high:+.3f}]"
-        return f"{self.claim}: {self.verdict}{number}{interval}"
+        return f"{self.comparison}: {self.verdict}{number}{interval}"
 
 
 @dataclass

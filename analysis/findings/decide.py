@@ -1,6 +1,7 @@
 """Compare methods and decide findings, by the rules in analysis/findings/claims.py."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -33,7 +34,7 @@ def compare(found: RunSet, a: str, b: str, bias: str = DEFAULT_BIAS) -> tuple[li
     results = []
     for metric in claims.COMPARED:
         result = examine(evidence, Claim(metric, a, b, of_labels=True), 1)
-        result.claim, result.verdict = metric.replace("_", " "), words[result.verdict]
+        result.comparison, result.verdict = metric.replace("_", " "), words[result.verdict]
         results.append(result)
     return results, notes
 
@@ -43,10 +44,7 @@ def as_table(findings: Iterable[Finding]) -> pd.DataFrame:
     rows = []
     for finding in findings:
         about = {"finding": finding.name, "statement": finding.statement, "finding_verdict": finding.verdict}
-        for result in finding.results:
-            numbers = {"difference": result.difference, "low": result.low, "high": result.high}
-            row = {**about, "comparison": result.claim, "verdict": result.verdict, **numbers}
-            rows.append(row | {"details": " | ".join(result.details)})
+        rows += [{**about, **asdict(result), "details": " | ".join(result.details)} for result in finding.results]
     return pd.DataFrame(rows)
 
 

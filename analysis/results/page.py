@@ -86,52 +86,48 @@ def _counted(found: Mapping[str, int], runs: int) -> str:
 
 def late_as_text(table: pd.DataFrame) -> pd.DataFrame:
     """Numbers with intervals, without empty columns."""
-    shown = _rows(table)
-    shown["interactions"] = [f"{step:,}" for step in table["step"]]
-    shown["runs"] = table["runs"].astype(str)
-    nowhere = pd.Series(float("nan"), index=table.index)
+    shown = _rows(table, "step", "runs")
     for metric in shown_in("late"):
-        number, low, high = (table.get(f"{metric.column}{end}", nowhere) for end in ("", " low", " high"))
-        shown[metric.column] = [with_interval(*cell, metric.form) for cell in zip(number, low, high, strict=True)]
-    return shown.loc[:, [any(cell != "" for cell in shown[name]) for name in shown]]
+        shown[metric.column] = _with_intervals(table, metric.column, metric.form)
+    return shown.loc[:, (shown != "").any()]
 
 
-def with_interval(number: float, low: float, high: float, form: str) -> str:
-    """Format as 1.50 [1.20, 1.80], or without the interval if it is NaN; empty if the number is NaN."""
-    if number != number:
-        return ""
-    return form.format(number) + (f" [{form.format(low)}, {form.format(high)}]" if low == low else "")
+def _scores_as_text(table: pd.DataFrame) -> pd.DataFrame:
+    shown = _rows(table, "interactions", "seeds")
+    scores = table[[name for name in table if name not in shown]]
+    return pd.concat([shown, scores.map("{:.1f}".format)], axis=1)
+
+
+def _rows(table: pd.DataFrame, step: str, runs: str) -> pd.DataFrame:
+    names = readable_names(table["label"])
+    shown = {"game": table["game"].map(game_name), "label": table["label"].map(names)}
+    return pd.DataFrame({**shown, "interactions": table[step].map("{:,}".format), runs: table[runs].astype(str)})
+
+
+def _with_intervals(table: pd.DataFrame, column: str, form: str, ends: tuple[str, str] | None = None) -> list[str]:
+    """As 1.50 [1.20, 1.80], or without the interval if it is NaN; empty if the number is NaN."""
+    low, high = ends or (f"{column} low", f"{column} high")
+    cells = []
+    for number, *interval in table.reindex(columns=[column, low, high]).to_numpy(float).tolist():
+        between = f" [{', '.join(map(form.format, interval))}]" if interval[0] == interval[0] else ""
+        cells.append(form.format(number) + between if number == number else "")
+    return cells
 
 
 def _verdicts(table: pd.DataFrame) -> list[str]:
     """Findings with comparisons as tables; the others by name."""
     parts, undecided = [], []
     for name, part in table.groupby("finding", sort=False):
-        verdict, statement = part["finding_verdict"].iloc[0], part["statement"].iloc[0]
         if part["difference"].isna().all():
             undecided.append(str(name))
             continue
-        rows = pd.DataFrame({"comparison": part["comparison"], "verdict": part["verdict"]})
-        numbers = zip(part["difference"], part["low"], part["high"], strict=True)
-        rows["difference"] = [with_interval(*number, "{:+.3f}") for number in numbers]
-        parts += [f"**{name} {verdict}**: {statement}", _markdown(rows)]
+        differences = _with_intervals(part, "difference", "{:+.3f}", ("low", "high"))
+        rows = part[["comparison", "verdict"]].assign(difference=differences)
+        about = part.iloc[0]
+        parts += [f"**{name} {about['finding_verdict']}**: {about['statement']}", _markdown(rows)]
     if undecided:
         parts.append(f"{UNDECIDED.capitalize()}, because these runs have nothing to compare: {', '.join(undecided)}.")
     return parts
-
-
-def _rows(table: pd.DataFrame) -> pd.DataFrame:
-    names = readable_names(table["label"])
-    return pd.DataFrame({"game": table["game"].map(game_name), "label": table["label"].map(names)})
-
-
-def _scores_as_text(table: pd.DataFrame) -> pd.DataFrame:
-    shown = _rows(table)
-    shown["interactions"] = [f"{step:,}" for step in table["interactions"]]
-    shown["seeds"] = table["seeds"].astype(str)
-    for name in ("ours", *(name for name in table if str(name).startswith("paper: "))):
-        shown[name] = [f"{score:.1f}" for score in table[name]]
-    return shown
 
 
 def _markdown(frame: pd.DataFrame) -> str:

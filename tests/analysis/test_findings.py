@@ -344,7 +344,7 @@ def test_two_labels_are_compared_by_the_same_rules(tmp_path: Path, capsys: pytes
     found = capsys.readouterr().out.splitlines()
     assert found[0] == "ens_dqn__x=1 against meanq, late in training; differences with 95% intervals"
     results, _ = compare(read_runs([tmp_path]), "ens_dqn__x=1", "meanq")
-    verdicts = {result.claim: result.verdict for result in results}
+    verdicts = {result.comparison: result.verdict for result in results}
     assert verdicts["return"] == "not told apart", "all returns are 5"
     assert (verdicts["correlation"], verdicts["member variance"]) == ("higher", "lower")
     assert results[-1].low < np.log(0.1 / 0.7) < results[-1].high, "variances of 1 less the correlation"
