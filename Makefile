@@ -8,7 +8,7 @@ SCALE ?= minatar
 RESULTS ?= ablations/results/$(STUDY)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run reproduce test integration lint format bench lock clean
+.PHONY: help setup run reproduce test integration lint format bench docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,9 @@ bench: $(READY) ## measure speed against its goals (also in benchmarks/results.j
 	$(BIN)/python -m benchmarks.goals
 	$(BIN)/python -m benchmarks.checkpoint
 	$(BIN)/python -m benchmarks.report
+
+docs: $(READY) ## write the generated tables of docs/
+	$(BIN)/python scripts/write_docs.py
 
 lock: ## update requirements.lock from the ranges in pyproject.toml
 	./scripts/lock $(PYTHON)

@@ -1,7 +1,4 @@
-"""The reference of all groups and fields, made from the schema: --help, and the same page as docs/fields.md.
-
-python -m meanq.config.reference > docs/fields.md
-"""
+"""The reference of all groups and fields, made from the schema: --help. `make docs` writes docs/fields.md from it."""
 
 import textwrap
 from collections.abc import Iterable
@@ -97,14 +94,3 @@ def _wrapped(indent: str, text: str) -> list[str]:
     return textwrap.wrap(
         text, _WIDTH, initial_indent=indent, subsequent_indent=" " * len(indent), break_on_hyphens=False
     )
-
-
-def markdown() -> str:
-    """The content of docs/fields.md."""
-    made_by = "Made by `python -m meanq.config.reference > docs/fields.md` from `meanq/config/schema.py`."
-    usage = "The same page on the command line: `python -m meanq.run --help`. `--cfg job` shows the values of a run."
-    return f"# Groups and fields\n\n{made_by}\n{usage}\n\n```text{help_page('')}\n```"
-
-
-if __name__ == "__main__":
-    print(markdown())

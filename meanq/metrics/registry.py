@@ -1,7 +1,6 @@
 """One entry per metric. Tables, figures, the report, W&B, TensorBoard and the docs read it: a new metric is one entry.
 
-`python -m meanq.metrics` prints the entries; `python -m meanq.metrics docs/analysis.md docs/wandb.md` writes them into
-the documentation.
+`make docs` writes them into docs/.
 """
 
 import math

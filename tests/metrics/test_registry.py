@@ -10,10 +10,10 @@ from analysis.late import late_table
 from analysis.metrics import compute
 from analysis.results.page import page
 from analysis.runs import read_runs
-from meanq.metrics.__main__ import main, table_of_metrics, table_of_mirrors, with_tables
 from meanq.metrics.definitions import interquartile_mean, normalising_scores, state_value
 from meanq.metrics.registry import METRICS, Metric, RunData, diagnostic_columns, shown_in, titles_of
 from meanq.mirrors.sink import read_points
+from scripts.write_docs import table_of_metrics, table_of_mirrors, with_tables
 from tests.synthetic_runs import write_run
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -121,13 +121,9 @@ def test_entries_are_whole() -> None:
 def test_the_documentation_has_the_tables_of_the_registry(name: str) -> None:
     text = (DOCS / name).read_text()
     assert re.search(r"<!-- (metrics|mirrors) -->\n\|", text)
-    assert with_tables(text) == text, "python -m meanq.metrics docs/analysis.md docs/wandb.md"
+    assert with_tables(text) == text, "make docs"
 
 
-def test_the_command_writes_the_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "x.md"
-    path.write_text("a\n<!-- metrics -->\nold\n<!-- end -->\nb\n")
-    main([str(path)])
-    assert path.read_text() == f"a\n<!-- metrics -->\n{table_of_metrics()}<!-- end -->\nb\n"
-    main([])
-    assert table_of_mirrors() in capsys.readouterr().out
+def test_tables_are_replaced_between_their_marks() -> None:
+    text = with_tables("a\n<!-- metrics -->\nold\n<!-- end -->\nb\n")
+    assert text == f"a\n<!-- metrics -->\n{table_of_metrics()}<!-- end -->\nb\n"
