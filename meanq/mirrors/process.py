@@ -1,6 +1,6 @@
 """Copies a run directory to a logger while the run goes on, in a process of its own.
 
-The run directory is the truth; a copy is a function of its files (points.py). It is made by a separate process, because
+The run directory is the truth; a copy is a function of its files (sink.py). It is made by a separate process, because
 W&B's library waits for the network, also when the interpreter exits, and replaces `sys.exit` and `sys.excepthook`.
 Training only reports through a pipe up to which step its files are complete, and never waits for an answer. The process
 ignores the signals meant for training and ends when the pipe closes, so also when training is killed.
@@ -43,8 +43,7 @@ class ProcessMirror:
     """Training's end of the pipe. Nothing here raises; only `close` waits, for a bounded time."""
 
     def __init__(self, logger: LoggerConfig, directory: Path) -> None:
-        self._logger, self._directory = logger, directory
-        self._log = directory / MIRROR_LOG
+        self._logger, self._directory, self._log = logger, directory, directory / MIRROR_LOG
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         environment.pop("WANDB_SERVICE", None)  # the W&B service of a parent process, which ends with that process
         command = [sys.executable, "-m", "meanq.mirrors.process", str(directory.absolute())]
@@ -77,9 +76,8 @@ class ProcessMirror:
         except OSError as error:
             self._warn_once(str(error))
         finally:
-            if self._process.poll() is None:
-                self._process.kill()
-                self._process.wait()
+            self._process.kill()  # does nothing where it has ended
+            self._process.wait()
 
     def _send(self, line: str) -> None:
         with contextlib.suppress(OSError):  # the pipe is full because the reader is slow, or closed because it failed

@@ -15,15 +15,13 @@ from meanq.config.schema import LoggerConfig
 from meanq.mirrors.process import ProcessMirror
 from meanq.mirrors.sink import read_points
 from meanq.mirrors.wandb import destination, has_key, is_mirrored
-from meanq.rundir import layout, reader
-from meanq.rundir.lock import lock_holder
+from meanq.rundir import reader
 
 
 def _logger_of(directory: Path, arguments: argparse.Namespace) -> LoggerConfig:
-    """Combine the settings of the run, if its logger was W&B, with those of the command, which prevail."""
+    """Combine the settings of the run with those of the command, which prevail."""
     stored = reader.read_config(directory).get("logger") or {}
-    names = ("project", "entity", "tags", "weights") if stored.get("name") == "wandb" else ()
-    kept = {name: stored[name] for name in names if name in stored}
+    kept = {name: stored[name] for name in ("project", "entity", "tags", "weights") if name in stored}
     given = {name: value for name in ("project", "entity") if (value := getattr(arguments, name)) is not None}
     fixed = {"name": "wandb", "mode": arguments.mode, "finish_seconds": arguments.seconds}
     logger = LoggerConfig(**{**kept, **given, **fixed})
@@ -33,8 +31,6 @@ def _logger_of(directory: Path, arguments: argparse.Namespace) -> LoggerConfig:
 
 def upload(directory: Path, arguments: argparse.Namespace) -> str:
     """Upload one run, unless W&B has it or it has not ended; returns what was done, in words. Raises OSError."""
-    if holder := lock_holder(directory):
-        return f"skipped, is being trained, by process {holder['pid']} on {holder['host']}"
     state = reader.read_status(directory).get("state", "unknown")
     if state not in ("finished", "failed"):
         return f"skipped, is not finished: its state is {state}"
@@ -67,8 +63,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _upload_all(arguments: argparse.Namespace) -> int:
-    found = reader.find_runs([arguments.root], [])
-    runs = [path for path in found if (path / layout.CONFIG).exists() and (path / layout.STATUS).exists()]
+    runs = list(reader.find_runs([arguments.root], []))
     if not runs:
         raise ConfigError(f"{arguments.root}: no runs there; write the root of your runs, or a run's own directory")
     os.environ["WANDB_SILENT"] = "true"

@@ -25,12 +25,10 @@ def differences(directory: Path, config: Config) -> list[str]:
 
 def check_directory(directory: Path, config: Config) -> None:
     """Raise ConfigError where the directory holds anything but this run. Writes nothing."""
-    if not directory.exists():
-        return
-    if not directory.is_dir():
+    if directory.exists() and not directory.is_dir():
         raise ConfigError(f"root={config.root}: {directory} is a file; write another root, study or label")
     if (directory / CONFIG).exists():
         if different := "; ".join(differences(directory, config)):
             raise ConfigError(f"{directory} holds another run ({different}): write another label= or study=")
-    elif any(path.name != LOCK and not TEMPORARY.fullmatch(path.name) for path in directory.iterdir()):
+    elif any(path.name != LOCK and not TEMPORARY.fullmatch(path.name) for path in directory.glob("*")):
         raise ConfigError(f"{directory} holds files but no {CONFIG}: write another label= or study=")

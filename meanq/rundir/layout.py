@@ -26,8 +26,7 @@ from meanq.config.schema import Config
 CONFIG, STATUS, META, LOCK = "config.yaml", "status.json", "meta.json", "lock"
 EVALUATIONS, TRAINING, TIMINGS = TABLES = ("evaluations.csv", "training.csv", "timings.csv")
 PROBES, WEIGHTS, CHECKPOINT_DIR = "probes.npz", "weights.safetensors", "checkpoint"
-MIRROR_LOG, MIRROR_STATE = "mirror.log", "mirror.json"
-TENSORBOARD_DIR, WANDB_DIR = "tensorboard", "wandb"
+MIRROR_LOG, MIRROR_STATE, TENSORBOARD_DIR, WANDB_DIR = "mirror.log", "mirror.json", "tensorboard", "wandb"
 TEMPORARY = re.compile(r"\.[a-z.]+\.\w{8}")  # left behind by write_atomically after a crash
 SEED_DIR = re.compile(r"seed_\d+")
 

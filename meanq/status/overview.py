@@ -23,8 +23,6 @@ _COLOURS = ("green", "cyan", "cyan", "yellow", "yellow", "red", "bold red", "mag
 _STYLES = dict(zip(STATES, _COLOURS, strict=True))
 _WRAPPED = ("environment", "label", "states")  # columns that give way on a narrow terminal
 
-Row = dict[str, str]
-
 
 class Overview:
     """All runs below a root, at one moment."""
@@ -35,7 +33,7 @@ class Overview:
         self.runs = sorted(runs, key=lambda run: _natural(str(run.directory)))
         self._one_study = len({run.study for run in runs}) == 1
 
-    def _names(self, run: RunStatus) -> Row:
+    def _names(self, run: RunStatus) -> dict[str, str]:
         environment = run.environment if self._one_study else f"{run.study}/{run.environment}"
         return {"environment": environment, "label": run.label}
 
@@ -50,17 +48,14 @@ class Overview:
         return [_table(rows), *hint, *reasons]
 
     def summary(self) -> Text:
-        """How many runs are in which state, their speed, and how long the running ones will take."""
+        """How many runs are in which state, and their speed."""
         running = [run for run in self.runs if run.state == "running"]
         line = f"{len(self.runs)} run{'s' * (len(self.runs) != 1)}: {_count_states(self.runs)}"
         if running:
             line += f"; {sum(run.steps_per_second or 0 for run in running):,.0f} steps/s in all"
-        etas = [run.eta_seconds for run in running if run.eta_seconds is not None]
-        if etas and len(etas) == len(running):
-            line += f"; the running ones need {duration(max(etas))} more"
         return text(f"{line}.", "bold")
 
-    def _label_rows(self) -> list[Row]:
+    def _label_rows(self) -> list[dict[str, str]]:
         rows = []
         for _, members in groupby(self.runs, key=lambda run: run.directory.parent):
             runs = list(members)
@@ -78,7 +73,7 @@ class Overview:
         return rows
 
 
-def _run_row(run: RunStatus) -> Row:
+def _run_row(run: RunStatus) -> dict[str, str]:
     return {
         "seed": run.directory.name if run.seed is None else str(run.seed),
         "state": run.state,
@@ -123,7 +118,7 @@ def details(run: RunStatus) -> list[RenderableType]:
     return [text(str(run.directory), "bold"), grid, *(text(f"  {line}") for line in lines)]
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _table(rows: Sequence[dict[str, str]]) -> Table:
     table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
     for name in rows[0] if rows else ():
         wrapped = name in _WRAPPED

@@ -31,13 +31,11 @@ def print_summary(console: Console, outcomes: Mapping[Path, Outcome]) -> None:
     console.print(table)
     shares = [f"{part} {share:.0%}" for part, share in time_shares(outcomes).items() if share >= 0.005]
     lines = [f"Time: {', '.join(shares)}"] if shares else []
-    failed = [(directory, outcome) for directory, outcome in outcomes.items() if outcome.state == "failed"]
-    lines += [f"{directory} failed: {escape(outcome.reason)}" for directory, outcome in failed]
+    lines += [f"{path} failed: {escape(run.reason)}" for path, run in outcomes.items() if run.state == "failed"]
     if len(outcomes) > 1:
         counts = Counter(outcome.state for outcome in outcomes.values())
         lines.append(", ".join(f"{count} {state}" for state, count in counts.items()))
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
+    console.print(*lines, sep="\n", highlight=False, soft_wrap=True)
 
 
 def time_shares(directories: Iterable[Path]) -> dict[str, float]:
