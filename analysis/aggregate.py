@@ -8,7 +8,6 @@ in the games that all of them have. The bootstrap needs the same number of runs 
 in some games uses those with the lowest seeds. Notes say what is left out.
 """
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -17,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.console import command, say
+from analysis.console import command, make_parser, say
 from analysis.runs import AnalysisError, Run, RunSet, named_labels, read_runs
 
 REPETITIONS = 2000  # of the bootstrap
@@ -172,8 +171,7 @@ def _resample(matrices: Sequence[np.ndarray], repetitions: int) -> list[np.ndarr
 
 @command
 def main(arguments: Sequence[str] | None = None) -> None:
-    assert __doc__
-    parser = argparse.ArgumentParser(prog="python -m analysis.aggregate", description=__doc__.split("\n\n")[0])
+    parser = make_parser("aggregate", __doc__)
     parser.add_argument("runs", type=Path, nargs="+", help="directories with runs anywhere below")
     parser.add_argument("--at", type=int, metavar="STEP", help="the step of the scores; otherwise the end of the runs")
     parser.add_argument("--labels", default="", help="which ones, e.g. dqn,meanq; otherwise all")

@@ -12,7 +12,6 @@ Dopamine's data-efficient Rainbow, and the percentage of 100 runs of DrQ(eps) an
 draws it.
 """
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.aggregate import scores_at
-from analysis.console import command, say
+from analysis.console import command, make_parser, say
 from analysis.paper.tables import HORIZONS, INTERACTIONS, PaperTable, as_text, paper_table, standing
 from analysis.runs import AnalysisError, RunSet, read_runs
 
@@ -110,8 +109,7 @@ def summary(table: PaperTable, scores: pd.DataFrame) -> pd.DataFrame:
 
 @command
 def main(arguments: Sequence[str] | None = None) -> None:
-    assert __doc__
-    parser = argparse.ArgumentParser(prog="python -m analysis.compare", description=__doc__.splitlines()[0])
+    parser = make_parser("compare", __doc__)
     parser.add_argument("runs", type=Path, nargs="*", help="directories with runs anywhere below")
     parser.add_argument("--at", choices=list(HORIZONS), help="the paper's table, and the step of our scores")
     parser.add_argument("--paper-only", action="store_true", help="the paper's headlines, from its own tables")

@@ -1,5 +1,6 @@
 """What the commands of analysis share: messages, errors and output files."""
 
+import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,12 @@ def command(main: Callable[[Sequence[str] | None], None]) -> Callable[..., None]
             sys.exit(f"analysis: {error}")
 
     return run
+
+
+def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    """A parser for `python -m analysis.NAME` whose help shows the docstring as it is written."""
+    raw = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(f"python -m analysis.{name}", description=description, formatter_class=raw)
 
 
 def say(messages: Iterable[str]) -> None:

@@ -15,7 +15,6 @@ All protocols play the episodes of the run's own seeds. `error` is the standard 
 the percentage of actions that are not the greedy one. An unfinished run plays with its newest checkpoint.
 """
 
-import argparse
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from analysis.console import command, say, write_out
+from analysis.console import command, make_parser, say, write_out
 from analysis.runs import AnalysisError, Run, read_runs
 
 if TYPE_CHECKING:
@@ -97,8 +96,7 @@ def _protocols(player: "Player", epsilon: float | None) -> Iterator[tuple[str, "
 
 @command
 def main(arguments: Sequence[str] | None = None) -> None:
-    assert __doc__
-    parser = argparse.ArgumentParser(prog="python -m analysis.evaluate", description=__doc__.splitlines()[0])
+    parser = make_parser("evaluate", __doc__)
     parser.add_argument("runs", type=Path, nargs="+", help="directories with runs anywhere below")
     parser.add_argument("--episodes", type=int, help="of each protocol; otherwise as many as in the run")
     parser.add_argument("--epsilon", type=float, help="add a protocol with random actions, of this probability")

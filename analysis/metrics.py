@@ -19,7 +19,6 @@ tune and asks for more from fewer runs; a fixed threshold would either forbid ga
 1% of human score, or let through ratios whose sign is a matter of chance.
 """
 
-import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +28,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.console import command, say, write_out
+from analysis.console import command, make_parser, say, write_out
 from analysis.intervals import clearly_positive
 from analysis.runs import AnalysisError, Run, RunSet, read_runs
 from meanq.metrics import registry
@@ -217,8 +216,7 @@ def _stack(present: Sequence[tuple[Run, np.ndarray]]) -> np.ndarray:
 @command
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table, or write it to --out."""
-    assert __doc__
-    parser = argparse.ArgumentParser(prog="python -m analysis.metrics", description=__doc__.splitlines()[0])
+    parser = make_parser("metrics", __doc__)
     parser.add_argument("runs", type=Path, nargs="+", help="directories with runs anywhere below, e.g. runs/techniques")
     parser.add_argument("--out", type=Path, help="a CSV file; otherwise the table is printed")
     parser.add_argument(

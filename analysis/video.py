@@ -7,7 +7,6 @@ It shows an episode of the run's last evaluation: the same weights, seeds and ga
 evaluations.csv, and it says so where it is not. Of a run that is not finished it takes the newest checkpoint.
 """
 
-import argparse
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.console import command, say, writing
+from analysis.console import command, make_parser, say, writing
 from analysis.runs import AnalysisError, read_run
 
 if TYPE_CHECKING:
@@ -136,8 +135,7 @@ def write_gif(path: Path, images: Iterable[np.ndarray], fps: float) -> None:
 
 @command
 def main(arguments: Sequence[str] | None = None) -> None:
-    assert __doc__
-    parser = argparse.ArgumentParser(prog="python -m analysis.video", description=__doc__.splitlines()[0])
+    parser = make_parser("video", __doc__)
     parser.add_argument("directory", type=Path, metavar="run", help="the directory of one run, .../seed_<n>")
     parser.add_argument("--out", type=Path, help="ends in .mp4 or .gif (default: <env>_<label>_seed_<n>.mp4)")
     parser.add_argument("--episode", type=int, default=0, help="of the evaluation's episodes, from 0 on (default: 0)")

@@ -15,11 +15,10 @@ A figure without data is not drawn; a line on stderr says why. Colours of labels
 hand: to draw a table with the same colours, give all tables of its study.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.console import command, say, writing
+from analysis.console import command, make_parser, say, writing
 from analysis.figures.catalogue import KINDS, all_labels, draw_all, draw_tables, read_tables
 from analysis.figures.palette import styles
 from analysis.metrics import compute
@@ -29,10 +28,7 @@ from analysis.runs import read_runs
 @command
 def main(arguments: Sequence[str] | None = None) -> None:
     """Draw figures from runs, or from their tables."""
-    assert __doc__
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis.figures", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser("figures", __doc__)
     parser.add_argument("paths", type=Path, nargs="+", help="directories with runs anywhere below, or tables (.csv)")
     parser.add_argument("--out", type=Path, required=True, help="directory for the figures and their tables")
     parser.add_argument("--only", type=lambda text: text.split(","), help=f"some of {','.join(KINDS)}; otherwise all")

@@ -1,13 +1,12 @@
 """Figures of aggregates over games: point estimates, performance profiles, probabilities of improvement."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from analysis import aggregate
 from analysis.figures import panels
@@ -15,10 +14,6 @@ from analysis.figures.palette import Looks, Style, order
 from analysis.figures.tables import Curve, need, number_of_runs
 from analysis.metrics import Metrics
 from analysis.runs import RunSet
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 AGGREGATES = {"iqm": "IQM", "median": "median", "mean": "mean", "optimality_gap": "optimality gap"}
 MOST_PAIRS = 15

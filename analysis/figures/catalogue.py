@@ -8,9 +8,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from analysis.figures import aggregates, curves, series
 from analysis.figures.palette import Looks, styles
@@ -18,9 +18,6 @@ from analysis.figures.panels import settings
 from analysis.figures.tables import CITED, need, read_table
 from analysis.metrics import Metrics
 from analysis.runs import AnalysisError, RunSet
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)

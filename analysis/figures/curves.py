@@ -1,13 +1,12 @@
 """Figures of curves: learning curves, and figures with a row per metric and a column per game."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from analysis.figures import panels, tables
 from analysis.figures.palette import Looks, Style, cited
@@ -15,10 +14,6 @@ from analysis.figures.tables import AVERAGE, CITED, MOST_GAMES, Curves, need
 from analysis.metrics import Metrics
 from analysis.runs import RunSet
 from meanq.metrics.registry import METRICS, PER_GROUP, tabulated, titles_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 STUDY_ROWS = titles_of("study")
 SPREADS = [metric.name for metric in tabulated(PER_GROUP)]

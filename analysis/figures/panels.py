@@ -4,22 +4,23 @@ Panels are placed in inches, because letting matplotlib measure and move them (l
 drawing itself. `matplotlib` is imported where a figure is drawn.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.textpath import TextPath
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from analysis.figures.palette import Looks, Style
 from analysis.figures.tables import AVERAGE, Curve, game_name
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
-    from matplotlib.figure import Figure
 
 PAGE, COLUMN = 7.0, 3.4  # inches: the width of a page's text, and of one of its two columns
 FONT = 7.0  # points
@@ -59,8 +60,6 @@ SETTINGS: dict[str, Any] = {
 
 def settings() -> AbstractContextManager[None]:
     """Context with matplotlib's settings of our figures."""
-    import matplotlib
-
     return matplotlib.rc_context(SETTINGS)  # type: ignore[arg-type]
 
 
@@ -80,9 +79,6 @@ def sheet(
     panel_width: float | None = None,
 ) -> tuple[Figure, list[Axes]]:
     """A figure with `count` panels below its legend; `titles`: of the first panels; sizes in inches."""
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-
     gaps = left + RIGHT + GAP_X * (columns - 1)
     if panel_width is None:
         panel_width = ((PAGE if columns > 1 else COLUMN) - gaps) / columns
@@ -138,8 +134,6 @@ def metric_grid(
 
 def text_width(text: str) -> float:
     """Width in inches, with a margin because text is wider in a PNG."""
-    from matplotlib.textpath import TextPath
-
     return 1.07 * float(TextPath((0, 0), text, size=FONT).get_extents().width) / INCH if text.strip() else 0.0
 
 
@@ -165,8 +159,6 @@ def compact(value: float, _: object = None) -> str:
 
 def ticks(axis: Axis, count: int = 4) -> None:
     """Place roughly `count` ticks with compact labels; on a logarithmic axis, at powers of ten or in between."""
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
-
     low, high = axis.get_view_interval()
     if axis.get_scale() == "log" and high > 4 * low:
         between = (1, 2, 5) if high < 30 * low else (1, 3) if high < 300 * low else (1,)
@@ -197,8 +189,6 @@ def draw_zero(axis: Axes) -> None:
 
 def draw_curves(axis: Axes, curves: Sequence[tuple[Style, Curve]], spread: bool = True) -> None:
     """Means with gaps where they are NaN, the last one on top; with their spread, over the faded runs."""
-    from matplotlib.collections import LineCollection
-
     for style, curve in curves if spread else []:
         faint = LineCollection(list(curve.runs.values()), colors=style.colour, linewidths=0.5, alpha=0.25)
         axis.add_collection(faint, autolim=False)

@@ -1,13 +1,12 @@
 """The picture of our scores among the runs of others: a panel per game, a line per method."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from analysis.figures import panels
 from analysis.figures.aggregates import list_of_lines
@@ -15,10 +14,6 @@ from analysis.figures.palette import SOLID, Looks, Style, cited, styles
 from analysis.figures.tables import game_name, number_of_runs
 from analysis.paper.tables import INTERACTIONS, RUN_BY_RUN, reference_runs
 from analysis.runs import AnalysisError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MOST_COLUMNS = 3
 PANEL = 1.75  # inches

@@ -1,11 +1,9 @@
 """A figure of labels that differ in one number, such as an ensemble's size: what is measured late, over that number."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from analysis.figures import panels
 from analysis.figures.palette import Looks, order, series, styles
@@ -14,10 +12,6 @@ from analysis.late import late_table
 from analysis.metrics import Metrics
 from analysis.runs import RunSet
 from meanq.metrics.registry import shown_in
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # By the column of the table of late training.
 ROWS = {metric.column: metric.title for metric in shown_in("series")}

@@ -4,11 +4,10 @@ python -m analysis.findings runs/target_network
 python -m analysis.findings runs/sampling --compare ens_dqn meanq__priorities=shared    # by the same rules
 """
 
-import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from analysis.console import command, say
+from analysis.console import command, make_parser, say
 from analysis.findings import claims
 from analysis.findings.decide import Result, compare, decide
 from analysis.runs import read_runs
@@ -17,11 +16,7 @@ from meanq.metrics.definitions import BIASES, DEFAULT_BIAS
 
 @command
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis.findings",
-        description=f"{__doc__}\n{claims.__doc__}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("findings", f"{__doc__}\n{claims.__doc__}")
     parser.add_argument("runs", type=Path, nargs="+", help="directories with runs anywhere below")
     parser.add_argument("--bias", choices=list(BIASES), default=DEFAULT_BIAS, help="see analysis.metrics (%(default)s)")
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="two labels, instead of the paper's conclusions")

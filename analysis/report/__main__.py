@@ -7,13 +7,12 @@ to read them; hide a method or a game and it is hidden everywhere; click a table
 the runs comes first, the commands that make them again last.
 """
 
-import argparse
 import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.console import command, say, writing
+from analysis.console import command, make_parser, say, writing
 from analysis.metrics import compute
 from analysis.report.sections import Report
 from analysis.runs import read_runs
@@ -27,8 +26,7 @@ def default_directory(path: Path) -> Path:
 
 @command
 def main(arguments: Sequence[str] | None = None) -> None:
-    assert __doc__
-    parser = argparse.ArgumentParser(prog="python -m analysis.report", description=__doc__.splitlines()[0])
+    parser = make_parser("report", __doc__)
     parser.add_argument("runs", type=Path, nargs="+", help="directories with runs anywhere below, e.g. runs/techniques")
     parser.add_argument("--out", type=Path, help="directory of the page (default: report, below the first of `runs`)")
     parser.add_argument("--bias", choices=list(BIASES), default=DEFAULT_BIAS, help="see analysis.metrics (%(default)s)")

@@ -16,11 +16,10 @@ The page and the figures follow from the tables and the study's file in ablation
 their runs have the tables only. `--scale` names the scale of the study; runs that are not part of it are listed.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.console import command, say, writing
+from analysis.console import command, make_parser, say, writing
 from analysis.figures.catalogue import Drawn, all_labels, draw_tables
 from analysis.figures.palette import styles
 from analysis.results import store
@@ -38,9 +37,7 @@ def redraw(source: Path, directory: Path) -> list[Drawn]:
 
 @command
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m analysis.results", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser("results", __doc__)
     parser.add_argument("paths", type=Path, nargs="*", help="directories with runs below; with --again, kept results")
     parser.add_argument("--out", type=Path, help="directory of the kept results")
     parser.add_argument("--scale", help="scale of the study in ablations/ that these runs belong to")
