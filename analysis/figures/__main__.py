@@ -1,7 +1,6 @@
 """Static figures, as SVG and PNG, each beside the table that it is drawn from.
 
-    python -m analysis.figures runs/target_network --out figures        # from runs
-    python -m analysis.figures figures/*.csv --out again                # the same pictures, from the tables
+    python -m analysis.figures runs/target_network --out figures
 
 learning_curves  returns in each game, and the mean over games; scores that the paper cites as lines
 study            the paper's four rows: return, bias, normalised std, normalised Jensen gap
@@ -11,45 +10,33 @@ aggregates       interquartile mean, median, mean and optimality gap over games,
 profiles         the share of runs above each score
 improvements     how likely a run of one label is above a run of another one
 
-A figure without data is not drawn; a line on stderr says why. Colours of labels with overrides depend on all labels at
-hand: to draw a table with the same colours, give all tables of its study.
+A figure without data is not drawn; a line on stderr says why. `python -m analysis.results --again` draws kept tables.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from analysis.console import command, make_parser, say, writing
-from analysis.figures.catalogue import KINDS, all_labels, draw_all, draw_tables, read_tables
-from analysis.figures.palette import styles
+from analysis.figures.catalogue import KINDS, draw_all
 from analysis.metrics import compute
 from analysis.runs import read_runs
 
 
 @command
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Draw figures from runs, or from their tables."""
     parser = make_parser("figures", __doc__)
-    parser.add_argument("paths", type=Path, nargs="+", help="directories with runs anywhere below, or tables (.csv)")
+    parser.add_argument("runs", type=Path, nargs="+", help="directories with runs anywhere below")
     parser.add_argument("--out", type=Path, required=True, help="directory for the figures and their tables")
     parser.add_argument("--only", type=lambda text: text.split(","), help=f"some of {','.join(KINDS)}; otherwise all")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.only or []) - set(KINDS))
     if unknown:
         parser.error(f"--only {','.join(unknown)}: no such figure; there are {', '.join(KINDS)}")
-    tables = [path.suffix == ".csv" for path in options.paths]
-    if any(tables) and not all(tables):
-        parser.error("write directories with runs, or tables, but not both")
-    if all(tables):
-        read = read_tables(options.paths)
-        chosen = {name: table for name, table in read.items() if name in (options.only or KINDS)}
-        with writing(options.out):
-            drawn, missing = draw_tables(chosen, styles(all_labels(read)), options.out), dict[str, str]()
-    else:
-        found = read_runs(options.paths)
-        metrics = compute(found)
-        say([*found.messages(), *metrics.notes])
-        with writing(options.out):
-            drawn, missing = draw_all(found, metrics, options.out, options.only)
+    found = read_runs(options.runs)
+    metrics = compute(found)
+    say([*found.messages(), *metrics.notes])
+    with writing(options.out):
+        drawn, missing = draw_all(found, metrics, options.out, options.only)
     say(f"no {name}: {reason}" for name, reason in missing.items())
     for figure in drawn:
         print(f"{options.out / figure.name}.svg: {figure.title}. {figure.caption}")

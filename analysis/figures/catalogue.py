@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from analysis.figures import aggregates, curves, series
 from analysis.figures.palette import Looks, styles
 from analysis.figures.panels import settings
-from analysis.figures.tables import CITED, need, read_table
+from analysis.figures.tables import CITED, read_table
 from analysis.metrics import Metrics
 from analysis.runs import AnalysisError, RunSet
 
@@ -89,19 +89,10 @@ def draw_table(name: str, table: pd.DataFrame, looks: Looks, directory: Path, pn
     return Drawn(name, kind.title, caption, table)
 
 
-def read_tables(paths: Sequence[Path]) -> dict[str, pd.DataFrame]:
-    """Tables of figures by name, which is that of the file."""
-    tables: dict[str, pd.DataFrame] = {}
-    for path in paths:
-        name = path.stem
-        need(name not in tables, f"{path}: a second table of {name}; draw them one by one, each with its --out")
-        need(name in KINDS, f"{path}: not the table of a figure; those are called {', '.join(KINDS)}.csv")
-        try:
-            tables[name] = read_table(path)
-        except (OSError, ValueError) as error:
-            raise AnalysisError(f"{path}: {' '.join(str(error).split())}") from None
-        need({"algo", "label"} & set(tables[name]) != set(), f"{path}: not the table of {name}: no column of labels")
-    return tables
+def read_tables(directory: Path) -> dict[str, pd.DataFrame]:
+    """Tables of the figures in a directory, by name."""
+    paths = {name: directory / f"{name}.csv" for name in KINDS}
+    return {name: read_table(path) for name, path in paths.items() if path.is_file()}
 
 
 def all_labels(tables: Mapping[str, pd.DataFrame]) -> list[str]:

@@ -104,13 +104,13 @@ def _without_host(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 def read(directory: Path) -> Kept:
     """Read what `write` wrote; figures in the order of the page."""
-    figures = read_tables(sorted((directory / "figures").glob("*.csv")))
+    figures = read_tables(directory / "figures")
     tables = {path.stem: read_table(path) for path in (directory / "tables").glob("*.csv")}
     there = {PROVENANCE: (directory / PROVENANCE).is_file(), "tables/late.csv": "late" in tables, "figures": figures}
     for name, found in there.items():
         need(bool(found), f"{directory}: no {name} here")
     about = json.loads((directory / PROVENANCE).read_text())
-    return Kept(about, {name: figures[name] for name in KINDS if name in figures}, tables)
+    return Kept(about, figures, tables)
 
 
 def write(kept: Kept, directory: Path) -> None:
