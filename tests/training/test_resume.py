@@ -231,8 +231,8 @@ def signalled(config: Config, step: int, sent: int) -> None:
     """Train in a process of its own, which is sent a signal after a step."""
 
     class Signalling(SilentReporter):
-        def progress(self, step: int, *rest: Any) -> None:
-            if step == step:
+        def progress(self, now: int, *rest: Any) -> None:
+            if now == step:
                 os.kill(os.getpid(), sent)
 
     if sent == signal.SIGHUP:
