@@ -113,10 +113,10 @@ def study_jobs(study: Study, scale: Scale, overrides: Sequence[str]) -> list[Job
 
 
 def _select(study: str, scale: Scale, runs: Sequence[list[str]], override: str) -> list[list[str]]:
-    """Keep the runs for which the study writes one of the override's values."""
+    """Keep the runs for which the study writes one of the override's values; `default`: those that it does not set."""
     key, wanted = override_key(override), {job[0].partition("=")[2] for job in expand_sweep([override])}
-    values = [{override_key(o): o.partition("=")[2] for o in [*scale.common, *run]}.get(key, "") for run in runs]
+    values = [{override_key(o): o.partition("=")[2] for o in [*scale.common, *run]}.get(key, "default") for run in runs]
     for value in sorted(wanted - set(values)):
-        known = ", ".join(sorted({*values} - {""}, key=lambda text: (len(text), text)))
+        known = ", ".join(sorted(set(values), key=lambda text: (len(text), text)))
         raise ConfigError(f"{key}={value}: not among these runs of +study={study}; choose from {known}")
     return [run for run, value in zip(runs, values, strict=True) if value in wanted]

@@ -176,7 +176,7 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
     directory = make_run(tmp_path, *SHORT).directory
     directory.mkdir(parents=True)
     (directory / "thesis.tex").write_text("precious")
-    with pytest.raises(ConfigError, match="holds files but no config.yaml"):
+    with pytest.raises(ConfigError, match=r"holds files but no config\.yaml"):
         train(tmp_path, *SHORT)
     assert [path.name for path in directory.iterdir()] == ["thesis.tex"]
 
