@@ -48,5 +48,6 @@ def lower_half(q: Tensor) -> Tensor:
     return q.sort(0).values[: (len(q) + 1) // 2].mean(0)
 
 
+@pytest.mark.slow
 def test_a_rule_named_by_its_import_path_learns_too(tmp_path: Path) -> None:
     assert chain_error(tmp_path, "algo=meanq", "algo.bootstrap=tests.envs.test_chain.lower_half") < TOLERANCE

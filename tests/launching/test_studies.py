@@ -90,6 +90,7 @@ def test_target_network_has_the_papers_runs(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "algorithms", "steps"),
     [

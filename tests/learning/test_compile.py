@@ -119,6 +119,7 @@ def test_where_torch_cannot_compile_auto_does_without_and_true_is_an_error(monke
         machine.resolve_compile(with_updates(3, "true"), CPU)
 
 
+@pytest.mark.slow
 def test_a_missing_compiler_is_noticed() -> None:
     """In a process of its own: torch remembers which compiler it found."""
     code = "import torch; from meanq.learning import learner; print(learner.why_not_compile(torch.device('cpu')))"

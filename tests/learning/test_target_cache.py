@@ -80,6 +80,7 @@ def test_on_and_off_end_with_the_same_bytes(name: str, tmp_path: Path) -> None:
     assert not json.loads((off.directory / "meta.json").read_text())["cached_targets"]
 
 
+@pytest.mark.slow
 def test_a_compiled_run_too(tmp_path: Path) -> None:
     overrides = (*BREAKOUT, "algo=meanq", "compile=true", "total_steps=130")
     on = train(tmp_path / "on", *overrides)

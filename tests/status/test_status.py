@@ -586,6 +586,7 @@ def test_the_table_fits_the_terminal(tmp_path: Path, columns: int, collapsed: bo
         assert all(state in column(lines, "state") for state in ("interrupted", "killed", "failed"))
 
 
+@pytest.mark.slow
 def test_watch_follows_a_run_until_ctrl_c_and_leaves_the_terminal_as_it_was(tmp_path: Path, hold: Hold) -> None:
     directory = make_run(tmp_path, state="running", step=250)
     process = hold(directory)

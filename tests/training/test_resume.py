@@ -436,6 +436,7 @@ class Malicious:
         return (Path.touch, (self.path,))
 
 
+@pytest.mark.slow
 def test_nothing_in_a_directory_is_executed(tmp_path: Path) -> None:
     import pickle
 
