@@ -119,7 +119,7 @@ class SlurmLauncher:
         fields = dict(self._fields)
         folder, max_num_timeout = fields.pop("submitit_folder"), fields.pop("max_num_timeout")
         fields["setup"] = [_SETUP, *(fields["setup"] or [])]
-        before = set(self._folder.glob("*"))
+        before = set(self._folder.glob("*.pkl"))
         try:
             executor = AutoExecutor(
                 folder, cluster="slurm", slurm_max_num_timeout=max_num_timeout, slurm_python=_PYTHON
@@ -131,7 +131,7 @@ class SlurmLauncher:
             with contextlib.redirect_stderr(io.StringIO()), executor.batch():
                 jobs = [executor.submit(SlurmJob(run)) for run in runs]
         except (FailedJobError, FailedSubmissionError) as error:
-            for path in set(self._folder.glob("*")) - before:  # pickles and scripts of jobs that do not exist
+            for path in set(self._folder.glob("*.pkl")) - before:  # of jobs that do not exist
                 path.unlink()
             raise ConfigError(explain_rejection(str(error), self._fields)) from None
         return [str(job.job_id) for job in jobs]
