@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 STUDIES := $(notdir $(basename $(wildcard ablations/*.yaml)))
-SCALE ?= minatar
-RESULTS ?= ablations/results/$(STUDY)
+# STUDY is a study of ablations/ or the path of a file; a study with one scale needs no SCALE.
+SCALE ?= $(shell grep -qs '^  minatar:' 'ablations/$(STUDY).yaml' && echo minatar)
+NAME = $(notdir $(basename $(filter %.yaml %.yml,$(STUDY))))
+RESULTS ?= $(if $(NAME),results/$(NAME),ablations/results/$(STUDY))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run reproduce test integration lint format bench docs lock clean
@@ -27,10 +29,10 @@ run: $(READY) ## a first result in a few minutes: do DQN and MeanQ overestimate 
 	@$(MAKE) --no-print-directory reproduce STUDY=first_look RESULTS=results/first_look
 	@echo "Open results/first_look/figures/study.svg in a browser; README.md explains it and suggests what to try next."
 
-reproduce: $(READY) ## STUDY=target_network [SCALE=minatar]: run a study, write tables and figures to ablations/results
+reproduce: $(READY) ## STUDY=target_network or a file's path [SCALE=minatar]: run a study, write its tables and figures
 	@test -n "$(STUDY)" || { echo "which study? make reproduce STUDY=... with one of: $(STUDIES)"; exit 1; }
-	$(BIN)/python -m meanq.run -m +study=$(STUDY) scale=$(SCALE) hydra/launcher=local
-	$(BIN)/python -m analysis.results runs/$(STUDY) --scale $(SCALE) --out $(RESULTS)
+	$(BIN)/python -m meanq.run -m '+study=$(STUDY)' $(addprefix scale=,$(SCALE)) hydra/launcher=local
+	$(BIN)/python -m analysis.results 'runs/$(or $(NAME),$(STUDY))' --study '$(STUDY)' $(addprefix --scale ,$(SCALE)) --out '$(RESULTS)'
 
 test: $(READY) ## all tests but the slow ones (a few minutes)
 	$(BIN)/python -m pytest -n auto -m "not slow"

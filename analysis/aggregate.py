@@ -1,7 +1,7 @@
 """Aggregates over games, as in `rliable` (Agarwal et al. 2021): mean, median, interquartile mean, optimality gap,
 performance profiles and probability of improvement, with stratified bootstrap intervals.
 
-    python -m analysis.aggregate runs/main_100k
+    meanq aggregate runs/main_100k
 
 Scores are normalised returns at one step: `--at`, or else the length of the shortest run of a game. Labels are compared
 in the games that all of them have. The bootstrap needs the same number of runs in every game, so a label with more runs
@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.console import command, make_parser, say
-from analysis.runs import AnalysisError, Run, RunSet, named_labels, read_runs
+from .console import command, make_parser, say
+from .runs import AnalysisError, Run, RunSet, named_labels, read_runs
 
 REPETITIONS = 2000  # of the bootstrap
 PERCENTILES = [2.5, 97.5]

@@ -1,8 +1,8 @@
 """Compare our scores with the paper's tables of 26 Atari games.
 
-    python -m analysis.compare --at 100k runs/main_100k
-    python -m analysis.compare --at 100k runs/main_100k --picture scores.png
-    python -m analysis.compare --paper-only
+    meanq compare --at 100k runs/main_100k
+    meanq compare --at 100k runs/main_100k --picture scores.png
+    meanq compare --paper-only
 
 Scores are means over seeds of the evaluation at exactly that step, normalised by the table's own random and human
 scores. Comparisons cover the games that both sides have; a win is a strictly higher score.
@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.aggregate import scores_at
-from analysis.console import command, make_parser, say
-from analysis.paper.tables import HORIZONS, INTERACTIONS, PaperTable, as_text, paper_table, standing
-from analysis.runs import AnalysisError, RunSet, read_runs
+from .aggregate import scores_at
+from .console import command, make_parser, say
+from .paper.tables import HORIZONS, INTERACTIONS, PaperTable, as_text, paper_table, standing
+from .runs import AnalysisError, RunSet, read_runs
 
 RIVALS = ("sunrise", "rainbow", "meanq")
 
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("\nMean ± std over runs; (n): ours; above: the share of 100 runs below our mean, ties counting half")
         print(as_text(among).to_string(index=False))
     if options.picture is not None:
-        from analysis.figures.scores_among_others import write_standing
+        from .figures.scores_among_others import write_standing
 
         print(f"\n{options.picture}: {write_standing(among, of_runs, options.picture)}")
 

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 
-from analysis.runs import AnalysisError
 from meanq.config.errors import ConfigError
+
+from .runs import AnalysisError
 
 
 def command(main: Callable[[Sequence[str] | None], None]) -> Callable[..., None]:
@@ -25,9 +26,9 @@ def command(main: Callable[[Sequence[str] | None], None]) -> Callable[..., None]
 
 
 def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
-    """A parser for `python -m analysis.NAME` whose help shows the docstring as it is written."""
+    """A parser for `meanq NAME` whose help shows the docstring as it is written."""
     raw = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(f"python -m analysis.{name}", description=description, formatter_class=raw)
+    return argparse.ArgumentParser(f"meanq {name}", description=description, formatter_class=raw)
 
 
 def say(messages: Iterable[str]) -> None:

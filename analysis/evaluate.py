@@ -1,7 +1,7 @@
 """Evaluate trained agents again under several protocols: does a score depend on how it was measured?
 
-    python -m analysis.evaluate runs/main_100k                        # greedy, and with noise where there is some
-    python -m analysis.evaluate runs/main_100k --epsilon 0.05 --episodes 100
+    meanq evaluate runs/main_100k                        # greedy, and with noise where there is some
+    meanq evaluate runs/main_100k --epsilon 0.05 --episodes 100
 
 Protocols
 greedy      as the run was evaluated: the action of the highest mean value. Repeats the run's last evaluation; a note
@@ -23,21 +23,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from analysis.console import command, make_parser, say, write_out
-from analysis.runs import AnalysisError, Run, read_runs
+from .console import command, make_parser, say, write_out
+from .runs import AnalysisError, Run, read_runs
 
 if TYPE_CHECKING:
-    from analysis.playing.player import Player
     from meanq.learning.exploration import Policy
+
+    from .playing.player import Player
 
 Rows = list[dict[str, Any]]
 
 
 def evaluate(run: Run, episodes: int | None, epsilon: float | None, trust: bool, notes: list[str]) -> Rows:
     """A row per protocol."""
-    from analysis.playing.player import load_player, unlike_recorded
     from meanq.learning.exploration import greedy
     from meanq.training.evaluation import Evaluator
+
+    from .playing.player import load_player, unlike_recorded
 
     player = load_player(run, trust=trust)
     evaluator = Evaluator(player.config, episodes=episodes)
@@ -87,7 +89,7 @@ def _protocols(player: "Player", epsilon: float | None) -> Iterator[tuple[str, "
     if algo.noisy:
         yield "noise", greedy(noisy)
     share = random_share(algo, step)
-    if algo.exploration != "episode_member" and (algo.exploration == "ucb" or share > 0):
+    if algo.exploration in ("epsilon_greedy", "ucb", "greedy") and (algo.exploration == "ucb" or share > 0):
         explore = optimistic(noisy, algo) if algo.exploration == "ucb" else greedy(noisy)
         yield "training", sometimes_random(explore, share, generator())
     if epsilon is not None:

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.figures.palette import order
-from analysis.intervals import LEAST_RUNS, member_pseudovalues, student_interval
-from analysis.metrics import Metrics
-from analysis.runs import AnalysisError, Run, RunSet
 from meanq.metrics.definitions import LATE, Decomposition
 from meanq.metrics.registry import OVER_RUNS, PER_RUN, Metric, shown_in
+
+from .figures.palette import order
+from .intervals import LEAST_RUNS, member_pseudovalues, student_interval
+from .metrics import Metrics
+from .runs import AnalysisError, Run, RunSet
 
 NAN = float("nan")
 

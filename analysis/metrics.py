@@ -1,6 +1,6 @@
 """Every metric of meanq.metrics.registry, from run directories, as one tidy table.
 
-    python -m analysis.metrics runs/target_network --out metrics.csv
+    meanq metrics runs/target_network --out metrics.csv
 
 Columns: env, algo (the label), group, step, metric, value, n. The scope of a metric says what `group` and `n` mean:
 
@@ -28,11 +28,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.console import command, make_parser, say, write_out
-from analysis.intervals import clearly_positive
-from analysis.runs import AnalysisError, Run, RunSet, read_runs
 from meanq.metrics import registry
 from meanq.metrics.definitions import BIASES, DEFAULT_BIAS, Decomposition, steps_to_reference
+
+from .console import command, make_parser, say, write_out
+from .intervals import clearly_positive
+from .runs import AnalysisError, Run, RunSet, read_runs
 
 COLUMNS = ["env", "algo", "group", "step", "metric", "value", "n"]
 GROUP_SIZE = 5

@@ -148,8 +148,8 @@ def read_run(directory: Path) -> Run:
             config=config,
             evaluations=_read_table(directory / layout.EVALUATIONS, layout.EVALUATION_COLUMNS, ("step", "episode")),
             probes=_read_probes(directory, config),
-            status=reader.read_status(directory),
-            meta=reader.read_json_if_valid(directory / layout.META),
+            status=reader.read_json_if_there(directory / layout.STATUS),
+            meta=reader.read_json_if_there(directory / layout.META),
             timings=_read_table(directory / layout.TIMINGS, ("step", "seconds"), ("step",)),
             diagnostics=_read_table(directory / layout.TRAINING, ("step",), ("step",), DIAGNOSTICS),
         )
@@ -167,8 +167,8 @@ def read_runs(paths: Sequence[Path | str]) -> RunSet:
         try:
             runs.append(read_run(directory))
         except AnalysisError as error:
-            problems.append(f"{directory}: {error}")
-    problems += [f"{directory}: {reason}" for directory, reason in unlisted]
+            problems.append(reader.printable(f"{directory}: {error}"))
+    problems += [reader.printable(f"{directory}: {reason}") for directory, reason in unlisted]
     if not runs:
         what = "; ".join(problems) or "nothing called <env>/<label>/seed_<n> is below"
         raise AnalysisError(f"{', '.join(map(str, paths))}: no runs here ({what})")
@@ -238,8 +238,9 @@ def _about_run(run: Run) -> Iterator[str]:
     name = f"{run.env}, {run.label}, seed {run.seed}"
     if run.state != "finished" or run.last_evaluation < run.total_steps:
         reason = run.status.get("reason")
-        reason = f": {' '.join(reason.split())}" if isinstance(reason, str) else ""
-        yield f"{name}: {run.state}, evaluated up to step {run.last_evaluation} of {run.total_steps}{reason}"
+        reason = f": {reader.printable(reason)}" if isinstance(reason, str) else ""
+        state, reached = reader.printable(run.state), f"{run.last_evaluation} of {run.total_steps}"
+        yield f"{name}: {state}, evaluated up to step {reached}{reason}"
     rows = run.evaluations.to_numpy(float)
     finite = {layout.EVALUATIONS: (run.evaluations["step"].to_numpy(), np.isfinite(rows).all(axis=1))}
     if run.probes is not None:
@@ -293,6 +294,8 @@ def _read_table(
     try:
         with reader.open_file(path) as file:
             table = pd.read_csv(file)
+            if absent := [name for name in columns if name not in table]:
+                raise ValueError(f"has no column {absent[0]}")
             columns = [*columns, *(name for name in map(str, table) if also and also.fullmatch(name))]
             table = table[columns].astype(float).astype(dict.fromkeys(key, int))
             if table.duplicated(list(key)).any():

@@ -1,7 +1,7 @@
 """A video of a trained agent at play: the game, the members' values, and the return that followed.
 
-python -m analysis.video runs/default/minatar_asterix/meanq/seed_0                 ->  minatar_asterix_meanq_seed_0.mp4
-python -m analysis.video runs/default/seaquest/meanq/seed_0 --episode 7 --out seaquest.gif
+meanq video runs/default/minatar_asterix/meanq/seed_0                 ->  minatar_asterix_meanq_seed_0.mp4
+meanq video runs/default/seaquest/meanq/seed_0 --episode 7 --out seaquest.gif
 
 It shows an episode of the run's last evaluation: the same weights, seeds and games, so its return is that of
 evaluations.csv, and it says so where it is not. Of a run that is not finished it takes the newest checkpoint.
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.console import command, make_parser, say, writing
-from analysis.runs import AnalysisError, read_run
+from .console import command, make_parser, say, writing
+from .runs import AnalysisError, read_run
 
 if TYPE_CHECKING:
-    from analysis.playing.player import Played
+    from .playing.player import Played
 
 SECONDS = {".mp4": 60.0, ".gif": 20.0}  # of an episode, unless told otherwise
 _GIF_RATE = 25.0  # pictures a second at most: browsers slow down what is much faster
@@ -59,8 +59,8 @@ def make_video(
         run = read_run(directory)
     except AnalysisError as error:
         raise AnalysisError(f"{directory} is not the directory of a run, .../seed_<n> ({error})") from None
-    from analysis.playing.drawing import Page
-    from analysis.playing.player import Screening, load_player, play_episode, unlike_recorded
+    from .playing.drawing import Page
+    from .playing.player import Screening, load_player, play_episode, unlike_recorded
 
     player = load_player(run, checkpoint, trust)
     config = player.config
@@ -104,7 +104,7 @@ def write_mp4(path: Path, images: Iterable[np.ndarray], fps: float) -> None:
     """H.264 as every browser plays it; the same images give the same bytes."""
     import imageio_ffmpeg
 
-    from analysis.playing.drawing import SIZE
+    from .playing.drawing import SIZE
 
     colours = "bt709"  # said explicitly, since players guess otherwise
     parameters = f"""

@@ -1,4 +1,4 @@
-"""Static figures, each a function of a table. `python -m analysis.figures RUNS --out DIRECTORY` draws them.
+"""Static figures, each a function of a table. `meanq figures RUNS --out DIRECTORY` draws them.
 
 May import runs, metrics, aggregate and paper.
 """

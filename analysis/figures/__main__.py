@@ -1,6 +1,6 @@
 """Static figures, as SVG and PNG, each beside the table that it is drawn from.
 
-    python -m analysis.figures runs/target_network --out figures
+    meanq figures runs/target_network --out figures
 
 learning_curves  returns in each game, and the mean over games; scores that the paper cites as lines
 study            the paper's four rows: return, bias, normalised std, normalised Jensen gap
@@ -10,16 +10,16 @@ aggregates       interquartile mean, median, mean and optimality gap over games,
 profiles         the share of runs above each score
 improvements     how likely a run of one label is above a run of another one
 
-A figure without data is not drawn; a line on stderr says why. `python -m analysis.results --again` draws kept tables.
+A figure without data is not drawn; a line on stderr says why. `meanq results --again` draws kept tables.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.console import command, make_parser, say, writing
-from analysis.figures.catalogue import KINDS, draw_all
-from analysis.metrics import compute
-from analysis.runs import read_runs
+from ..console import command, make_parser, say, writing
+from ..metrics import compute
+from ..runs import read_runs
+from .catalogue import KINDS, draw_all
 
 
 @command

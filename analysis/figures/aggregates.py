@@ -8,12 +8,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import aggregate
-from analysis.figures import panels
-from analysis.figures.palette import Looks, Style, order
-from analysis.figures.tables import Curve, need, number_of_runs
-from analysis.metrics import Metrics
-from analysis.runs import RunSet
+from .. import aggregate
+from ..metrics import Metrics
+from ..runs import RunSet
+from . import panels
+from .palette import Looks, Style, order
+from .tables import Curve, need, number_of_runs
 
 AGGREGATES = {"iqm": "IQM", "median": "median", "mean": "mean", "optimality_gap": "optimality gap"}
 MOST_PAIRS = 15

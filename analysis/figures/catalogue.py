@@ -12,12 +12,12 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.figures import aggregates, curves, series
-from analysis.figures.palette import Looks, styles
-from analysis.figures.panels import settings
-from analysis.figures.tables import CITED, read_table
-from analysis.metrics import Metrics
-from analysis.runs import AnalysisError, RunSet
+from ..metrics import Metrics
+from ..runs import AnalysisError, RunSet
+from . import aggregates, curves, series
+from .palette import Looks, styles
+from .panels import settings
+from .tables import CITED, read_table
 
 
 @dataclass(frozen=True)

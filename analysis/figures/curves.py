@@ -8,12 +8,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures import panels, tables
-from analysis.figures.palette import Looks, Style, cited
-from analysis.figures.tables import AVERAGE, CITED, MOST_GAMES, Curves, need
-from analysis.metrics import Metrics
-from analysis.runs import RunSet
 from meanq.metrics.registry import METRICS, PER_GROUP, tabulated, titles_of
+
+from ..metrics import Metrics
+from ..runs import RunSet
+from . import panels, tables
+from .palette import Looks, Style, cited
+from .tables import AVERAGE, CITED, MOST_GAMES, Curves, need
 
 STUDY_ROWS = titles_of("study")
 SPREADS = [metric.name for metric in tabulated(PER_GROUP)]

@@ -19,8 +19,8 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from analysis.figures.palette import Looks, Style
-from analysis.figures.tables import AVERAGE, Curve, game_name
+from .palette import Looks, Style
+from .tables import AVERAGE, Curve, game_name
 
 PAGE, COLUMN = 7.0, 3.4  # inches: the width of a page's text, and of one of its two columns
 FONT = 7.0  # points

@@ -8,12 +8,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures import panels
-from analysis.figures.aggregates import list_of_lines
-from analysis.figures.palette import SOLID, Looks, Style, cited, styles
-from analysis.figures.tables import game_name, number_of_runs
-from analysis.paper.tables import INTERACTIONS, RUN_BY_RUN, reference_runs
-from analysis.runs import AnalysisError
+from ..paper.tables import INTERACTIONS, RUN_BY_RUN, reference_runs
+from ..runs import AnalysisError
+from . import panels
+from .aggregates import list_of_lines
+from .palette import SOLID, Looks, Style, cited, styles
+from .tables import game_name, number_of_runs
 
 MOST_COLUMNS = 3
 PANEL = 1.75  # inches

@@ -5,13 +5,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.figures import panels
-from analysis.figures.palette import Looks, order, series, styles
-from analysis.figures.tables import MOST_GAMES, need, number_of_runs
-from analysis.late import late_table
-from analysis.metrics import Metrics
-from analysis.runs import RunSet
 from meanq.metrics.registry import shown_in
+
+from ..late import late_table
+from ..metrics import Metrics
+from ..runs import RunSet
+from . import panels
+from .palette import Looks, order, series, styles
+from .tables import MOST_GAMES, need, number_of_runs
 
 # By the column of the table of late training.
 ROWS = {metric.column: metric.title for metric in shown_in("series")}

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.figures.palette import Looks
-from analysis.metrics import COLUMNS
-from analysis.paper.tables import HORIZONS, paper_table
-from analysis.runs import AnalysisError
+from ..metrics import COLUMNS
+from ..paper.tables import HORIZONS, paper_table
+from ..runs import AnalysisError
+from .palette import Looks
 
 AVERAGE = "average"
 CITED = "cited"

@@ -1,24 +1,25 @@
 """Decide whether runs support the paper's conclusions.
 
-python -m analysis.findings runs/target_network
-python -m analysis.findings runs/sampling --compare ens_dqn meanq__priorities=shared    # by the same rules
+meanq findings runs/target_network
+meanq findings runs/sampling --compare ens_dqn meanq__priorities=shared    # by the same rules
 """
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from analysis.console import command, make_parser, say
-from analysis.findings import claims
-from analysis.findings.decide import Result, compare, decide
-from analysis.runs import read_runs
 from meanq.metrics.definitions import BIASES, DEFAULT_BIAS
+
+from ..console import command, make_parser, say
+from ..runs import read_runs
+from . import claims
+from .decide import Result, compare, decide
 
 
 @command
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser("findings", f"{__doc__}\n{claims.__doc__}")
     parser.add_argument("runs", type=Path, nargs="+", help="directories with runs anywhere below")
-    parser.add_argument("--bias", choices=list(BIASES), default=DEFAULT_BIAS, help="see analysis.metrics (%(default)s)")
+    parser.add_argument("--bias", choices=list(BIASES), default=DEFAULT_BIAS, help="see meanq metrics (%(default)s)")
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="two labels, instead of the paper's conclusions")
     options = parser.parse_args(arguments)
     found = read_runs(options.runs)

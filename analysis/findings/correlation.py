@@ -16,9 +16,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.findings.claims import LEAST_RUNS_FOR_SPREAD, REFUTED, SUPPORTED, TAIL, UNDECIDED, Result
-from analysis.findings.sample import Evidence, Sample
 from meanq.metrics.definitions import jensen_gap, value_std
+
+from .claims import LEAST_RUNS_FOR_SPREAD, REFUTED, SUPPORTED, TAIL, UNDECIDED, Result
+from .sample import Evidence, Sample
 
 LEAST_METHODS = 5  # four methods have only 24 pairings, too few for 2.5%
 PAIRINGS = 5000

@@ -6,13 +6,14 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 
-from analysis.findings import claims
-from analysis.findings.claims import OF_MEMBERS, REFUTED, SPREADS, SUPPORTED, TAIL, UNDECIDED, Claim, Finding, Result
-from analysis.findings.correlation import correlation_of_std_and_gap
-from analysis.findings.sample import Evidence, NotComparable, Sample, pair, take_samples
-from analysis.intervals import LEAST_RUNS
-from analysis.runs import AnalysisError, RunSet
 from meanq.metrics.definitions import DEFAULT_BIAS, Decomposition
+
+from ..intervals import LEAST_RUNS
+from ..runs import AnalysisError, RunSet
+from . import claims
+from .claims import OF_MEMBERS, REFUTED, SPREADS, SUPPORTED, TAIL, UNDECIDED, Claim, Finding, Result
+from .correlation import correlation_of_std_and_gap
+from .sample import Evidence, NotComparable, Sample, pair, take_samples
 
 
 def decide(found: RunSet, bias: str = DEFAULT_BIAS) -> tuple[list[Finding], list[str]]:

@@ -11,10 +11,11 @@ from itertools import groupby
 
 import numpy as np
 
-from analysis.findings.claims import EARLY, SPREADS, Claim
-from analysis.intervals import clearly_positive, member_pseudovalues
-from analysis.runs import Run, RunSet
 from meanq.metrics.definitions import DEFAULT_BIAS, LATE
+
+from ..intervals import clearly_positive, member_pseudovalues
+from ..runs import Run, RunSet
+from .claims import EARLY, SPREADS, Claim
 
 REPETITIONS = 5000  # of a bootstrap
 DRAWS = 100_000  # of a mean; strict intervals reach far into the tails

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.aggregate import probability_of_improvement
+from ..aggregate import probability_of_improvement
 
 DATA = Path(__file__).parent / "data"
 HORIZONS = {"100k": 100_000, "500k": 500_000}

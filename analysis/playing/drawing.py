@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from meanq.metrics.definitions import state_value
 
 if TYPE_CHECKING:
-    from analysis.playing.player import Played
+    from .player import Played
 
 SIZE = (960, 720)  # even, as H.264 wants it
 VALUE, REALISED, TRUE = "#0072B2", "#D55E00", "#009E73"  # Okabe and Ito's blue, vermillion and green

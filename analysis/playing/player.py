@@ -20,11 +20,9 @@ from omegaconf.errors import OmegaConfBaseException
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from analysis.playing.drawing import draw_frame
-from analysis.runs import AnalysisError, Run
 from meanq.config.checks import from_omegaconf
 from meanq.config.errors import ConfigError
-from meanq.config.extensions import ENVIRONMENTS
+from meanq.config.extensions import own_code
 from meanq.config.fields import is_identity
 from meanq.config.schema import Config, EnvConfig, HyperparametersConfig
 from meanq.envs import make_env
@@ -36,13 +34,16 @@ from meanq.rundir.layout import CONFIG, EVALUATIONS, WEIGHTS, Episode
 from meanq.training.evaluation import Evaluator, evaluation_policy, learned_reward
 from meanq.training.machine import resolve_device, tune_process
 
+from ..runs import AnalysisError, Run
+from .drawing import draw_frame
+
 # What acting does not depend on, and what may not exist on this machine: a user's own bootstrap rule, directories.
 _HERE = {
     "root": tempfile.gettempdir(),
     "device": "cpu",
     "checkpoint": {"every": 1, "keep": False},
     "logger": {"name": "files"},
-    "algo": {"bootstrap": "mean"},
+    "algo": {"bootstrap": "mean", "optimiser": "adam", "optimiser_options": {}},
 }
 _TOLERANCE = 1e-4  # values of the same policy differ in the last digits between machines
 
@@ -105,10 +106,10 @@ def _typed_config(stored: Mapping[str, Any], trust: bool) -> Config:
     content["env"] = dict.fromkeys(families, next((env[name] for name in families if name in env), {})) | env
     merged = OmegaConf.merge(OmegaConf.structured(Config), content, _HERE)
     foreign_id = merged.env.kind == "gymnasium" and ":" in merged.env.id
-    for name, foreign in (("kind", merged.env.kind not in ENVIRONMENTS), ("id", foreign_id)):
-        if foreign and not trust:
-            value = merged.env[name]
-            raise ConfigError(f"env.{name}={value} names code outside meanq; if you trust it, add --trust")
+    named = own_code(merged) | ({"env.id": merged.env.id} if foreign_id else {})
+    for name, value in named.items():
+        if not trust:
+            raise ConfigError(f"{name}={value} names code outside meanq; if you trust it, add --trust")
     assert isinstance(merged, DictConfig)
     return from_omegaconf(merged)
 

@@ -1,4 +1,4 @@
-"""One HTML page with every table and figure of a set of runs: `python -m analysis.report RUNS`.
+"""One HTML page with every table and figure of a set of runs: `meanq report RUNS`.
 
 May import everything but playing.
 """

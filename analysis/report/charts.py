@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.figures.palette import Style, cited
-from analysis.figures.tables import AVERAGE, Curve, read_curves
 from meanq.metrics.registry import PER_GROUP, PER_RUN, Metric
+
+from ..figures.palette import Style, cited
+from ..figures.tables import AVERAGE, Curve, read_curves
 
 _SYMBOLS = ("circle", "square", "triangle-up", "triangle-down", "diamond", "cross", "x", "star")
 _MARKERS = dict(zip("os^vDPX*", _SYMBOLS, strict=True)) | {"<": "triangle-left", ">": "triangle-right"}

@@ -15,8 +15,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.figures.palette import Style
-from analysis.report.charts import Chart, looks
+from ..figures.palette import Style
+from .charts import Chart, looks
 
 WEB = Path(__file__).parent / "web"
 

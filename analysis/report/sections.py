@@ -9,20 +9,21 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from analysis import aggregate
-from analysis.figures.catalogue import KINDS as FIGURES
-from analysis.figures.catalogue import draw_all
-from analysis.figures.palette import styles
-from analysis.figures.tables import cited_rows, curve_table
-from analysis.findings.decide import decide
-from analysis.late import late_table
-from analysis.metrics import Metrics
-from analysis.report import tables
-from analysis.report.charts import Chart, CurveCharts, intervals, profile_chart
-from analysis.report.page import Block, Section, render, table
-from analysis.results.provenance import commands
-from analysis.runs import AnalysisError, RunSet
 from meanq.metrics.registry import METRICS, shown_in, titles_of
+
+from .. import aggregate
+from ..figures.catalogue import KINDS as FIGURES
+from ..figures.catalogue import draw_all
+from ..figures.palette import styles
+from ..figures.tables import cited_rows, curve_table
+from ..findings.decide import decide
+from ..late import late_table
+from ..metrics import Metrics
+from ..results.provenance import commands
+from ..runs import AnalysisError, RunSet
+from . import tables
+from .charts import Chart, CurveCharts, intervals, profile_chart
+from .page import Block, Section, render, table
 
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 TRUTH = titles_of("truth")

@@ -5,11 +5,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.compare import by_game, run_scores, summary
-from analysis.metrics import average_steps_to_reference
-from analysis.paper.tables import HORIZONS, paper_table
-from analysis.runs import Run, RunSet, differing_fields
 from meanq.config.fields import field_value, flatten
+
+from ..compare import by_game, run_scores, summary
+from ..metrics import average_steps_to_reference
+from ..paper.tables import HORIZONS, paper_table
+from ..runs import Run, RunSet, differing_fields
 
 Groups = Mapping[tuple[str, str], list[Run]]  # by game and label, in the order of legends
 

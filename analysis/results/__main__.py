@@ -1,8 +1,9 @@
 """Keep the results of a study: its runs' small files, figures with their tables, verdicts and provenance.
 
-    python -m analysis.results runs/target_network --scale minatar --out ablations/results/target_network
-    python -m analysis.results --scale minatar --out ablations/results/target_network   # from the runs kept there
-    python -m analysis.results --again ablations/results/*       # redraw pages and figures from the kept tables
+    meanq results runs/target_network --scale minatar --out ablations/results/target_network
+    meanq results --scale minatar --out ablations/results/target_network   # from the runs kept there
+    meanq results runs/mine --study path/to/mine.yaml --out results/mine   # a study of one's own
+    meanq results --again ablations/results/*       # redraw pages and figures from the kept tables
 
 runs/                  the small files of every run, readable like any run
 figures/*.csv, *.svg   figures and their tables
@@ -12,19 +13,21 @@ provenance.json        commits, machine, versions, hours and commands, as the ru
 README.md              all of it on a page
 
 Everything is made from the kept runs, so a study can be continued on any machine: new runs join those already there.
-The page and the figures follow from the tables and the study's file in ablations/; results that were kept without
-their runs have the tables only. `--scale` names the scale of the study; runs that are not part of it are listed.
+The page and the figures follow from the tables, provenance.json and, for a study of ablations/, its file; results that
+were kept without their runs have the tables only. `--study` and `--scale` name the study and its scale, to compare the
+runs with: those that are not part of it are listed. The study is by default that of ablations/ with the runs' name, and
+a study with one scale needs no `--scale`.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.console import command, make_parser, say, writing
-from analysis.figures.catalogue import Drawn, all_labels, draw_tables
-from analysis.figures.palette import styles
-from analysis.results import store
-from analysis.results.collect import collect
-from analysis.results.page import late_as_text, page
+from ..console import command, make_parser, say, writing
+from ..figures.catalogue import Drawn, all_labels, draw_tables
+from ..figures.palette import styles
+from . import store
+from .collect import collect
+from .page import late_as_text, page
 
 
 def redraw(source: Path, directory: Path) -> list[Drawn]:
@@ -40,17 +43,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser("results", __doc__)
     parser.add_argument("paths", type=Path, nargs="*", help="directories with runs below; with --again, kept results")
     parser.add_argument("--out", type=Path, help="directory of the kept results")
-    parser.add_argument("--scale", help="scale of the study in ablations/ that these runs belong to")
+    parser.add_argument("--study", help="study that these runs belong to: its file, or its name in ablations/")
+    parser.add_argument("--scale", help="scale of that study")
     parser.add_argument("--again", action="store_true", help="redraw pages and figures from the kept tables")
     options = parser.parse_args(arguments)
-    if options.again == (options.out is not None) or (options.again and options.scale):
+    if options.again == (options.out is not None) or (options.again and (options.scale or options.study)):
         parser.error("write directories with runs and --out DIRECTORY, or --again and directories of kept results")
     if options.again:
         for path in options.paths:
             with writing(path):
                 redraw(path, path)
         return
-    results = collect(options.paths, options.out, options.scale)
+    results = collect(options.paths, options.out, options.scale, options.study)
     say(results.about["notes"])
     with writing(options.out):
         store.write(results, options.out)

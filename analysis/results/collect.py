@@ -7,22 +7,26 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.compare import run_scores
-from analysis.figures.catalogue import KINDS
-from analysis.figures.tables import CITED, MOST_GAMES
-from analysis.findings.decide import as_table, decide
-from analysis.late import late_table, not_alike
-from analysis.metrics import Metrics, compute
-from analysis.paper.tables import HORIZONS, paper_table
-from analysis.results import store
-from analysis.results.provenance import provenance
-from analysis.runs import AnalysisError, RunSet, read_runs
+from meanq.launching.study import load_study
+
+from ..compare import run_scores
+from ..figures.catalogue import KINDS
+from ..figures.tables import CITED, MOST_GAMES
+from ..findings.decide import as_table, decide
+from ..late import late_table, not_alike
+from ..metrics import Metrics, compute
+from ..paper.tables import HORIZONS, paper_table
+from ..runs import AnalysisError, RunSet, read_runs
+from . import store
+from .provenance import provenance
 
 FIGURES = ("study", "learning_curves", "series", "mechanism")
 
 
-def collect(paths: Sequence[Path], out: Path, scale: str | None) -> store.Kept:
+def collect(paths: Sequence[Path], out: Path, scale: str | None, study: str | None = None) -> store.Kept:
     """Everything that is kept of these runs and of those already in `out`, except the page and the images."""
+    planned = load_study(study) if study is not None else None  # a mistake is told before runs are read
+    scale = planned.only_scale(scale) if planned else scale
     new = read_runs(paths) if paths else RunSet([])
     directories, taken = store.joined(new, out)
     found = read_runs(directories or [out / store.RUNS])
@@ -32,7 +36,7 @@ def collect(paths: Sequence[Path], out: Path, scale: str | None) -> store.Kept:
     late = late_table(found, metrics)
     skipped = [f"skipped {problem}" for problem in new.problems]
     notes = [*skipped, *metrics.notes, *not_alike(late), *notes]
-    about = {**provenance(found, [*paths, out / store.RUNS], scale, notes), "scores": about_scores}
+    about = {**provenance(found, [*paths, out / store.RUNS], scale, notes, planned), "scores": about_scores}
     tables = {"late": late, "findings": as_table(findings), "scores": scores}
     tables = {name: table for name, table in tables.items() if len(table)}
     return store.Kept(about, _figure_tables(found, metrics), tables, taken)

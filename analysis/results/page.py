@@ -1,15 +1,17 @@
 """The README.md of kept results, from their provenance, tables and figures."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from analysis.figures.catalogue import Drawn
-from analysis.figures.palette import readable_names
-from analysis.figures.tables import game_name
-from analysis.findings.claims import UNDECIDED
 from meanq.metrics.registry import shown_in
+
+from ..figures.catalogue import Drawn
+from ..figures.palette import readable_names
+from ..figures.tables import game_name
+from ..findings.claims import UNDECIDED
 
 LATE_CAPTION = (
     "Means over the last quarter of training and over runs with 95% intervals (Student's; of members the jackknife's). "
@@ -20,6 +22,7 @@ FINDINGS_CAPTION = (
     "Differences late in training with 95% intervals, by the rules in `analysis/findings/claims.py`. Those of bias, "
     "std and gap are (A - B) / (A + B), that of correlation c is one of log(1 + K c / (1 - c))."
 )
+ASKED = {"question": "Question", "paper": "The paper", "refuted_by": "Refuted by"}
 COUNTED = {"machine": "machines", "threads of a run": "threads", "device": "devices"}
 WRITTEN_BY = "Written by `python -m analysis.results`; `provenance.json` and `tables/` have it in full."
 
@@ -40,23 +43,24 @@ def page(about: Mapping[str, Any], frames: Mapping[str, pd.DataFrame], drawn: Se
 
 
 def _asked(about: Mapping[str, Any]) -> list[str]:
-    """Question, paper and refutation of the study, if it is in ablations/."""
+    """Question, paper and refutation, as far as the study has them."""
     from meanq.launching.study import load_study, study_names
 
-    if about["study"] not in study_names():
-        return []
-    study = load_study(about["study"])
-    words = (("Question", study.question), ("The paper", study.paper), ("Refuted by", study.refuted_by))
-    return ["\n".join(f"- {name}: {text}" for name, text in words)]
+    texts = about.get("study_texts", {})
+    if "study_file" not in about and about["study"] in study_names():
+        texts = load_study(about["study"]).texts
+    return ["\n".join(f"- {ASKED[name]}: {text}" for name, text in texts.items())] if texts else []
 
 
 def _made_by(about: Mapping[str, Any]) -> list[str]:
     """The command of the study, a table of circumstances, and the commands of the runs."""
     parts, others = [], about.get("not_of_scale", [])
-    runs = f"{about['runs'] - len(others)}"
+    runs, kind = f"{about['runs'] - len(others)}", "scale" if about.get("scale") else "study"
     if "scale" in about:
-        parts.append(f"```bash\nmake reproduce STUDY={about['study']} SCALE={about['scale']}\n```")
-        runs += f" of the {about['runs_of_scale']} of this scale"
+        scale = f" SCALE={about['scale']}" if about["scale"] else ""
+        study = shlex.quote(about.get("study_file", about["study"]))
+        parts.append(f"```bash\nmake reproduce STUDY={study}{scale}\n```")
+        runs += f" of the {about['runs_of_scale']} of this {kind}"
     if others:
         runs += f", and {len(others)} that are none of it"
     if about["finished"] < about["runs"]:
@@ -73,7 +77,7 @@ def _made_by(about: Mapping[str, Any]) -> list[str]:
     facts |= {"versions": ", ".join(versions), "commit": _counted(about["commits"], about["runs"])}
     parts.append("\n".join(["| | |", "|---|---|", *(f"| {name} | {_cell(text)} |" for name, text in facts.items())]))
     if others:
-        parts += ["Runs that are none of this scale:", "\n".join(f"- {run}" for run in others)]
+        parts += [f"Runs that are none of this {kind}:", "\n".join(f"- {run}" for run in others)]
     listed = "\n".join(about["commands"])
     parts.append(f"<details><summary>The same runs, label by label</summary>\n\n```text\n{listed}\n```\n\n</details>")
     return parts

@@ -14,24 +14,35 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from analysis.runs import AnalysisError, RunSet, differing_fields
 from meanq.config.fields import ABSENT, field_value, flatten
+from meanq.launching.study import STUDY_DIR, Study, load_study
+
+from ..runs import AnalysisError, RunSet, differing_fields
 
 NOT_RECORDED = "not recorded"
 PRIVATE = ("root", "logger", "hydra")  # settings that name directories, accounts and clusters
 
 
-def provenance(found: RunSet, paths: Sequence[Path], scale: str | None, notes: Iterable[str]) -> dict[str, Any]:
-    """The content of provenance.json. `scale`: of the study, to check the runs against; `notes`: added to theirs."""
+def provenance(
+    found: RunSet, paths: Sequence[Path], scale: str | None, notes: Iterable[str], study: Study | None = None
+) -> dict[str, Any]:
+    """The content of provenance.json.
+
+    `study` and `scale`: to check the runs against; without `study`, that of ablations/ with the runs' name. `notes`:
+    added to those of the runs.
+    """
     runs, metas = found.runs, [run.meta for run in found.runs]
     names = sorted({str(run.config.get("study")) for run in runs})
-    if scale is not None and len(names) > 1:
-        raise AnalysisError(f"scale {scale}: these are runs of several studies ({', '.join(names)}); name none")
+    if scale is not None and study is None:
+        if len(names) > 1:
+            raise AnalysisError(f"scale {scale}: these are runs of several studies ({', '.join(names)}); name none")
+        study = load_study(names[0])
     versions = [{"python": meta.get("python"), **meta.get("versions", {})} for meta in metas]
     packages = {name: _count(each.get(name) for each in versions) for name in sorted(set().union(*versions))}
     return {
         "study": ", ".join(names),
-        **(_of_scale(found, names[0], scale) if scale is not None else {}),
+        **(_of_study(study) if study else {}),
+        **(_of_scale(found, study, scale) if study else {}),
         "runs": len(runs),
         "finished": sum(run.state == "finished" for run in runs),
         "interactions": sum(run.last_evaluation for run in runs),
@@ -47,9 +58,16 @@ def provenance(found: RunSet, paths: Sequence[Path], scale: str | None, notes: I
     }
 
 
-def _of_scale(found: RunSet, name: str, scale: str) -> dict[str, Any]:
+def _of_study(study: Study) -> dict[str, Any]:
+    """The file's name and its texts, unless it is in ablations/, where the page finds them."""
+    if study.path.resolve().parent == STUDY_DIR.resolve():
+        return {}
+    return {"study_file": study.path.name, "study_texts": study.texts}
+
+
+def _of_scale(found: RunSet, study: Study, scale: str | None) -> dict[str, Any]:
     """The scale, the number of its runs, and the loaded runs outside it with the fields in which they differ."""
-    wanted = _planned(name, scale)
+    wanted = _planned(str(study.path), scale)
     others = []
     for run in found.runs:
         planned = wanted.get((run.env, run.config["label"], run.seed))
@@ -65,12 +83,13 @@ def _of_scale(found: RunSet, name: str, scale: str) -> dict[str, Any]:
 
 
 @cache
-def _planned(name: str, scale: str) -> dict[tuple[str, str | None, int], dict[str, Any]]:
+def _planned(study: str, scale: str | None) -> dict[tuple[str, str | None, int], dict[str, Any]]:
     """The configurations of a study's scale by environment, label and seed; takes seconds to compose."""
     from meanq.launching.plan import plan
 
     with tempfile.TemporaryDirectory() as nowhere:  # away from existing runs
-        planned = plan(["-m", f"+study={name}", f"scale={scale}", f"root={nowhere}"])
+        of_scale = [] if scale is None else [f"scale={scale}"]
+        planned = plan(["-m", f"+study={study}", *of_scale, f"root={nowhere}"])
     assert planned is not None
     return {(config.env.name, config.label, config.seed): asdict(config) for config in planned.configs}
 

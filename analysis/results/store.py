@@ -14,11 +14,12 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from analysis.figures.catalogue import KINDS, read_tables
-from analysis.figures.tables import need, read_table
-from analysis.results.provenance import PRIVATE, public_overrides, without_paths
-from analysis.runs import Run, RunSet, differing_fields, read_runs
 from meanq.rundir import layout
+
+from ..figures.catalogue import KINDS, read_tables
+from ..figures.tables import need, read_table
+from ..runs import Run, RunSet, differing_fields, read_runs
+from .provenance import PRIVATE, public_overrides, without_paths
 
 PROVENANCE = "provenance.json"
 RUNS = "runs"

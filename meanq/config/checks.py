@@ -3,6 +3,7 @@
 Bounds of single fields come from the schema; what spans fields, files or the machine is checked here.
 """
 
+import inspect
 import os
 import re
 from collections.abc import Iterator
@@ -13,14 +14,25 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from meanq.config.errors import ConfigError
-from meanq.config.extensions import import_bootstrap_rule, import_environment
+from meanq.config.errors import ConfigError, closest
+from meanq.config.extensions import (
+    CODE_FIELDS,
+    LOGGERS,
+    VALUE_FORMS,
+    import_bootstrap_rule,
+    import_code,
+    import_environment,
+    import_logger,
+    loggers,
+)
+from meanq.config.fields import walk
 from meanq.config.schema import Config, LoggerConfig
 from meanq.config.setting import allowed_values, as_written, setting_of
 
 
 def from_omegaconf(config: DictConfig) -> Config:
     """Resolve a composed configuration, check it, and return it as the typed object."""
+    check_names(config)
     typed = OmegaConf.to_object(config)
     if not isinstance(typed, Config):
         remedy = "begin its `defaults` with `schema`, as conf/config.yaml does"
@@ -30,9 +42,30 @@ def from_omegaconf(config: DictConfig) -> Config:
     return typed
 
 
+def check_names(config: DictConfig) -> None:
+    """Raise ConfigError for a field that the schema does not declare: `+` on a command line, and files, can add one."""
+    if OmegaConf.get_type(config) is Config:
+        for name, value in _undeclared(config, Config):
+            known = [declared for declared, _ in walk()]
+            shown = "" if OmegaConf.is_config(value) else f"={as_written(value)}"
+            raise ConfigError(f"{name}{shown}: there is no such field{closest(name, known)}")
+
+
+def _undeclared(node: Any, block: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    declared = {field.name: field.type for field in fields(block)}
+    for key, value in node.items_ex(resolve=False):
+        if key not in declared:
+            yield f"{prefix}{key}", value
+        elif is_dataclass(declared[key]) and OmegaConf.is_dict(value):
+            yield from _undeclared(value, declared[key], f"{prefix}{key}.")
+
+
 def check(config: Config) -> None:
     """Raise ConfigError for a value or a combination that cannot work."""
     check_bounds(config)
+    for name, known in CODE_FIELDS.items():
+        if attrgetter(name)(config) not in known:
+            import_code(name, attrgetter(name)(config))
     for works, name, remedy in _combinations(config):
         _require(works, name, attrgetter(name)(config), remedy)
     for name in ("study", "label", "env.name"):
@@ -73,12 +106,27 @@ def _combinations(config: Config) -> Iterator[tuple[bool, str, str]]:
     needed = f"algo.bootstrap={algo.bootstrap} needs at least {members} members"
     yield algo.ensemble_size >= members, "algo.ensemble_size", needed
     combine = "this rule cannot combine distributions: write algo.value=scalar, or give it a `combine`"
-    yield algo.value == "scalar" or getattr(rule, "combine", None) is not None, "algo.bootstrap", combine
+    yield (
+        algo.value not in VALUE_FORMS or algo.value == "scalar" or getattr(rule, "combine", None) is not None,
+        "algo.bootstrap",
+        combine,
+    )
     yield algo.value_min < algo.value_max, "algo.value_max", f"write more than algo.value_min={algo.value_min}"
     same = "without a target network or noise the same weights choose and evaluate: write algo.double=false"
     yield not algo.double or algo.target_network is not None or algo.noisy, "algo.double", same
-    cross_entropy = "distributions are learned by cross entropy: leave algo.loss out, or write algo.value=scalar"
-    yield algo.value == "scalar" or algo.loss == "squared", "algo.loss", cross_entropy
+    learned = "by quantile regression" if algo.value == "quantile" else "by cross entropy"
+    no_loss = f"distributions are learned {learned}: leave algo.loss out, or write algo.value=scalar"
+    yield algo.value not in ("categorical", "quantile") or algo.loss == "squared", "algo.loss", no_loss
+    own_optimiser = "these are for an optimiser of torch.optim: write algo.optimiser=torch.optim.NAME"
+    yield algo.optimiser != "adam" or not algo.optimiser_options, "algo.optimiser_options", own_optimiser
+    network = config.network
+    yield network.kind != "layers" or not network.options, "network.options", "these are for a network.kind of your own"
+    if network.kind != "layers":
+        layers = "the network is your own and has no such layers: write network=custom"
+        yield not network.convolutions and not network.dense, "network.kind", layers
+        for name, none in (("algo.dueling", False), ("algo.noisy", False), ("algo.parallel_networks", 1)):
+            remedy = f"network.kind={network.kind} has layers of its own: write {name}={as_written(none)}"
+            yield attrgetter(name)(config) == none, name, remedy
     for name, off in (("algo.bias_noise", "fan_in"), ("algo.shared_noise", False), ("evaluation.noise", False)):
         remedy = f"no layer is noisy: write algo.noisy=true, or {name}={as_written(off)}"
         yield algo.noisy or attrgetter(name)(config) == off, name, remedy
@@ -97,9 +145,33 @@ def _check_directory_name(name: str, text: str | None) -> None:
 def check_logger(logger: LoggerConfig) -> None:
     """Raise ConfigError for names that W&B would only refuse when the run is uploaded."""
     check_bounds(logger, "logger.")
+    names = [logger.name] if isinstance(logger.name, str) else logger.name
+    listed = isinstance(names, list) and bool(names) and all(isinstance(name, str) for name in names)
+    _require(listed, "logger.name", logger.name, "write a name, or a list as in logger.name=[wandb,tensorboard]")
+    _require(len(set(names)) == len(names), "logger.name", logger.name, "write each name once")
+    for name in loggers(names):
+        if name not in LOGGERS:
+            check_sink(name, import_logger(name))
     for name, text in (("logger.project", logger.project), ("logger.entity", logger.entity)):
         valid = text is None or (bool(text.strip()) and len(text) <= 128 and not set(text) & set("/\\#?%:"))
         _require(valid, name, text, "write a name of 1 to 128 characters, none of them / \\ # ? % :")
+
+
+def check_sink(name: str, sink: Any) -> None:
+    """Raise ConfigError where a user's own logger lacks a method of meanq.mirrors.sink.Sink."""
+    for method in ("log", "close", "enabled", "remedy"):
+        wanted = f"it has no method {method}; derive it from meanq.mirrors.sink.Sink"
+        own = callable(getattr(sink, method, None)) and getattr(sink, method).__module__ != "meanq.mirrors.sink"
+        _require(
+            own or (method in ("enabled", "remedy") and callable(getattr(sink, method, None))),
+            "logger.name",
+            name,
+            wanted,
+        )
+    try:
+        inspect.signature(sink).bind(None, None)
+    except (TypeError, ValueError) as error:
+        _require(False, "logger.name", name, f"it is made with (logger, directory), but {error}")
 
 
 def _check_device(device: str) -> None:

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Iterable
 from dataclasses import is_dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import OmegaConf
@@ -13,7 +14,7 @@ from meanq.config.setting import allowed_values, as_written, setting_of
 
 OPTIONS = {
     "-m, --multirun": "run all combinations of values separated by commas",
-    "--dry-run": "list the runs and estimate their hours, then stop",
+    "--dry-run": "list the runs and estimate their time, then stop",
     "--cfg job": "show the configuration of a run, then stop",
     "--config-dir DIR": "also look for choices in DIR, e.g. DIR/algo/mine.yaml",
     "--shell-completion": 'for bash: eval "$(meanq --shell-completion install=bash)"',
@@ -32,12 +33,13 @@ _WIDTH = 79
 _LONGEST_DEFAULT = 20
 
 
-def group_choices(group: str) -> list[str]:
-    """Names that GROUP=NAME takes; files that begin with an underscore are parts of others."""
-    directory = CONFIG_DIR / group
-    files = [path.relative_to(directory) for path in directory.rglob("*.yaml") if path.name[0] != "_"]
-    hydras_own = ["basic"] if group == "hydra/launcher" else []
-    return sorted(hydras_own + [path.with_suffix("").as_posix() for path in files])
+def group_choices(group: str, *others: Path) -> list[str]:
+    """Names that GROUP=NAME takes, from conf/ and other directories; files that begin with _ are parts of others."""
+    found = {"basic"} if group == "hydra/launcher" else set()  # Hydra's own
+    for directory in (root / group for root in (CONFIG_DIR, *others)):
+        files = [path.relative_to(directory) for path in directory.rglob("*.yaml") if path.name[0] != "_"]
+        found |= {path.with_suffix("").as_posix() for path in files}
+    return sorted(found)
 
 
 def sections() -> dict[str, dict[str, str]]:
@@ -61,7 +63,7 @@ def sections() -> dict[str, dict[str, str]]:
 
 
 def _default_values() -> dict[str, Any]:
-    """Fields of `python -m meanq.run`, by dotted name."""
+    """Fields of `meanq run`, by dotted name."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
@@ -78,7 +80,7 @@ def help_page(usage: str) -> str:
     lines += ["", "Groups: choose with GROUP=CHOICE"]
     for group, meaning in GROUPS.items():
         lines += _wrapped(f"  {group}: ", meaning) + _wrapped("    ", ", ".join(group_choices(group)))
-    lines += ["", "Fields: override with FIELD=VALUE; shown are the values of `python -m meanq.run`"]
+    lines += ["", "Fields: override with FIELD=VALUE; shown are the values of `meanq run`"]
     for title, rows in sections().items():
         lines += ["", *_wrapped("", title), *_two_columns(rows.items())]
     return "\n".join(lines)

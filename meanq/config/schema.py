@@ -9,7 +9,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from meanq.config.extensions import LOGGERS
 from meanq.config.setting import setting
 
 # A wheel carries conf/ inside the package, a checkout beside it.
@@ -35,6 +34,8 @@ class NetworkConfig:
     """Layers of one member."""
 
     name: str = setting("name of the network")
+    kind: str = setting("layers: those of this block; or your own's import path", "layers")
+    options: dict[str, Any] = setting("keyword arguments of your own; add one with +network.options.NAME=VALUE", dict)
     convolutions: list[ConvolutionConfig] = setting("convolutions of images, in order", list)
     dense: list[int] = setting("widths of dense layers after these", list, least=1)
     hidden: int = setting("units of each stream's hidden layer", least=1)
@@ -126,9 +127,10 @@ class AlgoConfig:
     importance_start: float = setting("importance exponent at first", least=0, most=1)
     importance_end: float = setting("importance exponent at last", least=0, most=1)
     importance_steps: int | None = setting("interactions in between; null: whole run", None)
-    value: str = setting("Q itself, or a distribution over atoms (C51)", choices=("scalar", "categorical"))
+    value: str = setting("value form: scalar, categorical, quantile, or your own's import path")
     loss: str = setting("loss of scalar values", "squared", choices=("squared", "huber"))
     atoms: int = setting("atoms of a categorical value", least=2)
+    quantiles: int = setting("quantiles of a quantile value", 200, least=1)
     value_min: float = setting("lowest atom")
     value_max: float = setting("highest atom")
     dueling: bool = setting("dueling streams of value and advantage")
@@ -137,9 +139,7 @@ class AlgoConfig:
     bias_noise: str = setting("what divides the noise of biases", "fan_in", choices=("fan_in", "fan_out"))
     shared_noise: bool = setting("one draw of noise for acting and learning", False)
     parallel_networks: int = setting("networks averaged in a member", least=1)
-    exploration: str = setting(
-        "how actions are chosen in training", choices=("epsilon_greedy", "episode_member", "ucb", "greedy")
-    )
+    exploration: str = setting("epsilon_greedy, episode_member, ucb, greedy, or your own's import path")
     ucb_lambda: float = setting("weight of the std in UCB", least=0)
     ensemble_std: str = setting("std over members", choices=("population", "sample"))
     epsilon: EpsilonConfig = setting("random actions in training and evaluation", EpsilonConfig)
@@ -153,6 +153,8 @@ class AlgoConfig:
     gradient_steps: int = setting("gradient steps per update", least=1)
     learning_rate: float = setting("learning rate of Adam", above=0)
     adam_epsilon: float = setting("epsilon of Adam", above=0)
+    optimiser: str = setting("adam, or your own's import path, e.g. torch.optim.RMSprop", "adam")
+    optimiser_options: dict[str, Any] = setting("its keyword arguments, where it is one of torch.optim", dict)
     max_gradient_norm: float | None = setting("limit for each member; null: none", above=0)
     random_shift: int = setting("largest shift of images, pixels", least=0)
     # At most 0.5: the normal draw is cut off at 2, so images are never multiplied by less than 0.
@@ -189,7 +191,7 @@ class CheckpointConfig:
 class LoggerConfig:
     """A mirror of the run besides its directory. All but `name` and `finish_seconds` concern W&B."""
 
-    name: str = setting("where the run is mirrored", choices=("files", *LOGGERS))
+    name: Any = setting("files, wandb, tensorboard, your own's import path, or a list of these")
     project: str = setting("W&B project", "meanq")
     entity: str | None = setting("W&B user or team; null: your default", None)
     mode: str = setting("auto: online if there is a key, else offline", "auto", choices=WANDB_MODES)

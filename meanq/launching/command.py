@@ -1,4 +1,4 @@
-"""The command `python -m meanq.run`: plan the runs, launch them, summarise them; the exit code."""
+"""The command `meanq run`: plan the runs, launch them, summarise them; the exit code."""
 
 import os
 import signal
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import hydra
 
+import meanq
 from meanq.config.errors import ConfigError
 from meanq.config.schema import CONFIG_DIR, register_schema
 from meanq.launching.closed_terminal import outlive_terminal
 from meanq.launching.execute import CANNOT_WORK, FAILED, complain
-from meanq.launching.overrides import expand_seed_ranges
 from meanq.launching.plan import CONFIG_NAME, IN_PROCESS, Plan, hydra_arguments, plan
 from meanq.rundir.progress import FINISHED, Outcome
 
@@ -25,9 +25,14 @@ def run_command(description: str) -> int:
 
         print(help_page(description))
         return 0
+    if "--version" in sys.argv[1:]:
+        print(f"meanq {meanq.__version__}")
+        return 0
     if "COMP_LINE" in os.environ:  # the shell asks for completions
-        os.environ["COMP_LINE"] = " ".join(expand_seed_ranges(os.environ["COMP_LINE"].split(" ")))
-        return _let_hydra_show()
+        from meanq.launching.completion import completions
+
+        print("\n".join(completions(os.environ["COMP_LINE"].split(" ")[-1])))
+        return 0
     dry_run = "--dry-run" in sys.argv
     try:
         sys.argv[1:] = hydra_arguments([a for a in sys.argv[1:] if a != "--dry-run"])

@@ -1,8 +1,9 @@
-"""Estimate the hours of runs from the arithmetic of their networks; the table of --dry-run."""
+"""Estimate the time of runs from the arithmetic of their networks; the table of --dry-run."""
 
-import math
 from collections import defaultdict
+from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from meanq.config.schema import AlgoConfig, Config
@@ -13,6 +14,7 @@ from meanq.learning.bootstrap import bootstrap_rule
 from meanq.learning.build import make_network, weight_shapes
 from meanq.learning.networks import parameter_count
 from meanq.rng import stream
+from meanq.status.overview import duration
 from meanq.training.terminal import make_console
 
 # Fitted by hand to learner steps measured on 2 CPU cores (see `make bench`): arithmetic, weights, fixed overhead.
@@ -23,6 +25,8 @@ _SECONDS_PER_ACTION = 0.5e-3
 _ENV_SECONDS = {"atari": 0.5e-3}
 _OTHER_ENV_SECONDS = 0.05e-3
 MACHINE = "2 CPU cores"
+_TITLES = {"question": "asks", "paper": "paper", "refuted_by": "refuted by"}
+_PLAIN: Any = {"highlight": False, "markup": False}
 
 
 def evaluations_per_update(algo: AlgoConfig) -> int:
@@ -48,34 +52,34 @@ def estimate_seconds(config: Config, env: Environment) -> float:
 
 
 def show_plan(plan: Plan) -> None:
-    """Print the runs and their estimated hours."""
+    """Print the runs and their estimated times."""
     console, study = make_console(), plan.study
     if study is not None:
-        console.print(f"[bold]{study.name}[/], scale {plan.scale} ({study.scale(plan.scale).machine})", highlight=False)
-        for name, text in (("asks", study.question), ("paper", study.paper), ("refuted by", study.refuted_by)):
-            console.print(f"  {name}: {text}", highlight=False)
+        scale = study.scale(plan.scale)
+        about = ", ".join(text for text in (scale.machine, scale.cost) if text)
+        named = f", scale {plan.scale}" if plan.scale else ""
+        console.print(f"{study.name}{named}{f' ({about})' if about else ''}", style="bold", **_PLAIN)
+        for name, text in study.texts.items():
+            console.print(f"  {_TITLES[name]}: {text}", **_PLAIN)
     groups: dict[tuple[str, str], list[Config]] = defaultdict(list)
     for config in plan.configs:
         groups[config.env.name, config.label or ""].append(config)
     table = Table(header_style="bold")
     for name in ("environment", "run"):
         table.add_column(name, overflow="fold")
-    for name in ("seeds", "runs", "interactions", "hours each", "hours"):
+    for name in ("seeds", "runs", "interactions", "each", "in all"):
         table.add_column(name, justify="right", no_wrap=True)
     total, envs = 0.0, dict[str, Environment]()
     for (name, label), configs in groups.items():
         if name not in envs:  # only for its shapes
             envs[name] = make_env(configs[0].env, stream(0, "cost"))
-        each = estimate_seconds(configs[0], envs[name]) / 3600
-        hours = each * len(configs)
-        total += hours
+        each = estimate_seconds(configs[0], envs[name])
+        total += each * len(configs)
         seeds, steps = seed_ranges(config.seed for config in configs), f"{configs[0].total_steps:,}"
-        table.add_row(name, label, seeds, str(len(configs)), steps, _hours(each), _hours(hours))
+        table.add_row(
+            escape(name), escape(label), seeds, str(len(configs)), steps, duration(each), duration(each * len(configs))
+        )
     console.print(table)
     count, place = len(plan.configs), f"{plan.configs[0].root}/{plan.configs[0].study}"
-    duration = f"roughly {_hours(total)} hours one after the other on {MACHINE}, evaluations not counted"
-    console.print(f"{count} run{'s' * (count > 1)} below {place}, {duration}.", highlight=False, soft_wrap=True)
-
-
-def _hours(hours: float) -> str:
-    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.{max(0, 1 - math.floor(math.log10(max(hours, 1e-3))))}f}"
+    time = f"roughly {duration(total)} one after the other on {MACHINE}, evaluations not counted"
+    console.print(f"{count} run{'s' * (count > 1)} below {place}, {time}.", **_PLAIN, soft_wrap=True)

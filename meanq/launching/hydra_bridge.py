@@ -7,10 +7,12 @@ import re
 from argparse import ArgumentError, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -20,6 +22,7 @@ from meanq.config.fields import walk
 from meanq.config.reference import GROUPS, group_choices
 from meanq.config.schema import CONFIG_DIR
 
+_BASIC_SWEEPER = "hydra/sweeper=basic"
 _KINDS = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
 
 
@@ -36,14 +39,45 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
     return options
 
 
-def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
-    """Return the overrides of every combination of swept values.
+def expand_sweep(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> list[list[str]]:
+    """Return the overrides of every combination of swept values; those of glob() include choices in `config_dirs`.
 
     Values are normalised (1e-3 becomes 0.001, True becomes true), so that equal runs have equal names.
     """
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    parser = OverridesParser.create()
+    parsed = [_without_glob(override, parser, config_dirs) for override in parser.parse_overrides(list(overrides))]
     jobs = [job for batch in BasicSweeper.split_arguments(parsed, None) for job in batch]
     return [[re.sub(r"=(True|False)$", lambda value: value[0].lower(), o) for o in job] for job in jobs]
+
+
+def _without_glob(override: Override, parser: OverridesParser, config_dirs: Sequence[Path]) -> Override:
+    """List the choices that glob() matches. Refuse ranges of real numbers, which have no product."""
+    value, group = override.value(), override.key_or_group
+    if override.is_sweep_override() and not override.is_discrete_sweep():
+        raise ConfigError(f"{override.input_line}: a sweep needs single values; write {group}=VALUE,VALUE,...")
+    if not isinstance(value, Glob):
+        return override
+    if group not in GROUPS:
+        raise ConfigError(f"{override.input_line}: glob() chooses among {', '.join(GROUPS)}; write the values")
+    known = group_choices(group, *config_dirs)
+    matches = value.filter(known)
+    if not matches:
+        raise ConfigError(f"{override.input_line}: it matches none of {', '.join(known)}")
+    return parser.parse_override(f"{group}={','.join(matches)}")
+
+
+def check_of_hydra(override: str) -> None:
+    """Raise ConfigError for an override of Hydra's own configuration that would have no effect."""
+    key = override.lstrip("+~").partition("=")[0]
+    if key in ("hydra/launcher", "hydra.searchpath") or key.startswith("hydra.launcher.") or override == _BASIC_SWEEPER:
+        return
+    if key == "hydra/sweeper" or key.startswith("hydra.sweeper."):
+        remedy = "meanq -m runs all combinations and has no other sweeper; write the values, FIELD=VALUE,VALUE,..."
+    elif key.startswith(("hydra.run.", "hydra.sweep.", "hydra.output_subdir")):
+        remedy = "it would have no effect; write root=DIRECTORY for the runs, and study= or label= for their names"
+    else:
+        remedy = "it would have no effect; leave it out"
+    raise ConfigError(f"{override}: {remedy}")
 
 
 @contextmanager
@@ -63,6 +97,9 @@ def _explain(error: Exception) -> str:
                 name = str(error.missing_cfg_file).removeprefix(f"{group}/")
                 known = {*group_choices(group), *(option for option in error.options or [] if option[0] != "_")}
                 return f"{group}={name}: there is no such {group.rpartition('/')[2]}{closest(name, known)}"
+    exists = re.search(r"Could not append to config. An item is already at '([^']+)'", text)
+    if exists:
+        return f"+{exists[1]}: this field exists; write it without the plus sign, {exists[1]}=..."
     unknown = re.search(r"Could not override '([^']+)'", text)
     if unknown and "No match in the defaults list" in text:
         return f"{unknown[1]}: there is no such group{closest(unknown[1], GROUPS)}"

@@ -6,6 +6,7 @@ an edit of conf/ does not change waiting runs. A launcher is a class with `launc
 
 from hydra.utils import get_class
 
+from meanq.config.extensions import loggers
 from meanq.config.schema import Config
 from meanq.launching.execute import Run, RunFailedError, execute
 from meanq.launching.plan import IN_PROCESS, Plan
@@ -39,7 +40,7 @@ def _done(config: Config, may_copy: bool) -> bool:
         print(f"{directory} is finished already: skipped", flush=True)
         return True
     # A run that is mirrored elsewhere must exist there under its own name, so it is trained.
-    twin = reuse(config) if may_copy and not status and config.logger.name == "files" else None
+    twin = reuse(config) if may_copy and not status and not loggers(config.logger.name) else None
     if twin:
         print(f"{directory} is the same run as {twin}, which is finished: copied{said_of(twin)}", flush=True)
     return twin is not None

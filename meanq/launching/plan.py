@@ -10,10 +10,11 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from meanq.config.checks import from_omegaconf
+from meanq.config.checks import check_names, from_omegaconf
 from meanq.config.errors import ConfigError
+from meanq.config.extensions import own_code
 from meanq.config.schema import CONFIG_DIR, Config, register_schema
-from meanq.launching.hydra_bridge import expand_sweep, one_line_errors, parse_arguments
+from meanq.launching.hydra_bridge import check_of_hydra, expand_sweep, one_line_errors, parse_arguments
 from meanq.launching.overrides import expand_seed_ranges, override_key, run_label
 from meanq.launching.study import Job, Study, split_study, study_jobs
 from meanq.rundir.identity import check_directory
@@ -63,26 +64,30 @@ def plan(arguments: Sequence[str]) -> Plan | None:
     study, scale, overrides = split_study(options.overrides)
     of_hydra = [o for o in overrides if override_key(o).startswith(("hydra.", "hydra/"))]
     overrides = [o for o in overrides if o not in of_hydra]
+    for override in of_hydra:
+        check_of_hydra(override)
+    config_dirs = [Path(options.config_dir).absolute()] if options.config_dir else []
     launcher = next((o.partition("=")[2] for o in of_hydra if override_key(o) == "hydra/launcher"), IN_PROCESS)
     if options.config_dir:
-        of_hydra.append(f"hydra.searchpath=['file://{Path(options.config_dir).absolute()}']")
+        of_hydra.append(f"hydra.searchpath=['file://{config_dirs[0]}']")
     config_path = str(Path(options.config_path or CONFIG_DIR).absolute())
     config_name = options.config_name or CONFIG_NAME
     GlobalHydra.instance().clear()
     with one_line_errors(), initialize_config_dir(config_path, version_base="1.3"):
         if study:
+            scale = study.only_scale(scale)
             jobs = study_jobs(study, study.scale(scale), overrides)
         else:
-            jobs = [Job(job, job) for job in expand_sweep(overrides)]
+            jobs = [Job(job, job) for job in expand_sweep(overrides, config_dirs)]
         if options.cfg:
             if study:
                 raise ConfigError(f"--cfg: +study={study.name} is many runs; --dry-run lists them")
-            compose(config_name, [*of_hydra, *jobs[0].overrides])  # raises our messages; Hydra then shows it
+            check_names(compose(config_name, [*of_hydra, *jobs[0].overrides]))  # our messages; Hydra then shows it
             return None
         if not options.multirun and launcher != IN_PROCESS:
             raise ConfigError(f"hydra/launcher={launcher}: without -m the run would start here; add -m")
         if not options.multirun and (study or len(jobs) > 1):
-            swept = next((o for o in overrides if len(expand_sweep([o])) > 1), "")
+            swept = next((o for o in overrides if len(expand_sweep([o], config_dirs)) > 1), "")
             several = f"+study={study.name}" if study else swept
             raise ConfigError(f"{several}: this names several runs; add -m to run them all")
         configs = _compose_all(config_name, jobs, of_hydra)
@@ -96,6 +101,7 @@ def plan(arguments: Sequence[str]) -> Plan | None:
     job_overrides = [[*job, f"label='{label}'"] for job, label in zip(words, labels, strict=True)]
     result = Plan(configs, job_overrides, launcher, fields, study, scale)
     _check_directories(result)
+    _try_own_code(result)
     return result
 
 
@@ -117,6 +123,17 @@ def _compose_all(config_name: str, jobs: Sequence[Job], of_hydra: Sequence[str])
         if shareable:
             composed[others] = configs[-1]
     return configs
+
+
+def _try_own_code(plan: Plan) -> None:
+    """Try code that the user's import paths name, once for all seeds of a run."""
+    tried = set()
+    for config in plan.configs:
+        if own_code(config) and (what := repr((config.algo, config.env, config.network))) not in tried:
+            from meanq.launching.smoke import try_own_code  # imports torch
+
+            tried.add(what)
+            try_own_code(config)
 
 
 def _check_directories(plan: Plan) -> None:

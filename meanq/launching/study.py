@@ -1,9 +1,11 @@
-"""Studies: a question and the runs that answer it, one file each in ablations/."""
+"""Studies: the runs that answer a question, in a file of ablations/ or of one's own; docs/studies.md has the format."""
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -13,35 +15,53 @@ from meanq.launching.hydra_bridge import expand_sweep
 from meanq.launching.overrides import expand_seed_ranges, override_key
 
 STUDY_DIR = CONFIG_DIR.parent / "ablations"
+_ENDINGS = (".yaml", ".yml")
+_TEXTS = ("question", "paper", "refuted_by")
+_OF_SCALE = ("runs", "common", "machine", "cost")
+_SWEEPS = "write a list of sweeps, such as - algo=dqn,meanq env=chain seed=0-4"
 
 
 @dataclass
 class Scale:
     """The runs of a study for one kind of machine."""
 
-    machine: str
-    cost: str
     runs: list[list[str]]  # sweeps, each written as on the command line; the study is their union
     common: list[str] = field(default_factory=list)  # overrides of all runs, not part of their names
+    machine: str = ""
+    cost: str = ""
 
 
 @dataclass
 class Study:
-    """A question, the paper's answer, what would refute it, and the runs that decide."""
+    """The runs that decide a question; where they are given, the question, the paper's answer and what refutes it."""
 
     name: str
-    question: str
-    paper: str
-    refuted_by: str
-    scales: dict[str, Scale]
+    path: Path
+    scales: dict[str | None, Scale]  # without a name where the file has `runs` instead of `scales`
+    question: str = ""
+    paper: str = ""
+    refuted_by: str = ""
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Those of question, paper and refuted_by that the file has."""
+        return {name: text for name in _TEXTS if (text := getattr(self, name))}
+
+    def only_scale(self, name: str | None) -> str | None:
+        """Return the name of the scale that is meant by `name`; None stands for the only one."""
+        known = [scale for scale in self.scales if scale is not None]
+        if name is None:
+            if len(self.scales) > 1:
+                raise ConfigError(f"+study={self.name}: it needs a scale; write scale= and one of {', '.join(known)}")
+            return next(iter(self.scales))
+        if name not in known:
+            remedy = f"choose from {', '.join(known)}" if known else "leave scale= out, since it has only one"
+            raise ConfigError(f"scale={name}: +study={self.name} has no such scale; {remedy}")
+        return name
 
     def scale(self, name: str | None) -> Scale:
-        known = ", ".join(self.scales)
-        if name is None:
-            raise ConfigError(f"+study={self.name}: it needs a scale; write scale= and one of {known}")
-        if name not in self.scales:
-            raise ConfigError(f"scale={name}: +study={self.name} has no such scale; choose from {known}")
-        return self.scales[name]
+        """Return a scale; None stands for the only one."""
+        return self.scales[self.only_scale(name)]
 
 
 def study_names() -> list[str]:
@@ -50,26 +70,83 @@ def study_names() -> list[str]:
 
 
 def load_study(name: str) -> Study:
-    """Load a study of ablations/ by name, or any other file by a path that ends in .yaml."""
-    path = Path(name) if name.endswith(".yaml") else STUDY_DIR / f"{name}.yaml"
+    """Load a study of ablations/ by name, or any other file by a path that ends in .yaml or .yml."""
+    own = name.endswith(_ENDINGS)
+    path = Path(name) if own else STUDY_DIR / f"{name}.yaml"
     if not path.is_file():
-        hint = "; there is no such file" if name.endswith(".yaml") else closest(name, study_names())
+        hint = "; there is no such file" if own else closest(name, study_names())
         raise ConfigError(f"+study={name}: there is no such study{hint}")
     try:
-        content = yaml.safe_load(path.read_text())
+        if not re.fullmatch(r"\w[\w.+-]*", path.stem):
+            raise _NoStudyError("its runs are stored below its name; use letters, digits, _ . + and - in it")
+        return _parse(path, yaml.safe_load(path.read_text(encoding="utf-8")))
+    except _NoStudyError as error:
+        problem = str(error)
+    except (OSError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        problem = f"it cannot be read ({' '.join(str(error).split())}); write a YAML file with a list of `runs`"
+    raise ConfigError(f"+study={name}: {problem}") from None
+
+
+class _NoStudyError(ValueError):
+    """What is wrong with a study's file, and what to write instead."""
+
+
+def _parse(path: Path, content: Any) -> Study:
+    if not isinstance(content, dict):
+        raise _NoStudyError("it is no study; write at least `runs:` and below it a list of sweeps")
+    texts = {name: _text(content, name) for name in _TEXTS}
+    if "scales" not in content:
+        scales: dict[str | None, Scale] = {None: _scale(content, "", _TEXTS)}
+    else:
+        for name in _OF_SCALE:
+            if name in content:
+                raise _NoStudyError(f"{name}: the file has scales; write it below each of them")
+        _check_keys(content, "", (*_TEXTS, "scales"))
+        entries = content["scales"]
+        if not isinstance(entries, dict) or not entries:
+            raise _NoStudyError("scales: write a name and below it the `runs` of each scale")
         scales = {}
-        for scale, entry in content.pop("scales").items():
-            runs, common = [shlex.split(sweep) for sweep in entry.pop("runs")], shlex.split(entry.pop("common", ""))
-            scales[scale] = Scale(**_one_line(entry), runs=runs, common=common)
-        return Study(name=path.stem, **_one_line(content), scales=scales)
-    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
-        needed = ", ".join(f.name for f in fields(Study) if f.name != "name")
-        detail = " ".join(str(error).split())
-        raise ConfigError(f"+study={name}: {path} is no study ({detail}); it needs {needed}") from None
+        for name, entry in entries.items():
+            if not isinstance(name, str) or not isinstance(entry, dict):
+                raise _NoStudyError(f"scales.{name}: write a name and below it `runs:` with a list of sweeps")
+            scales[name] = _scale(entry, f"scales.{name}.")
+    return Study(path.stem, path, scales, **texts)
 
 
-def _one_line(texts: Mapping[str, str]) -> dict[str, str]:
-    return {name: " ".join(text.split()) for name, text in texts.items()}
+def _scale(entry: Mapping[Any, Any], prefix: str, others: Sequence[str] = ()) -> Scale:
+    _check_keys(entry, prefix, (*others, *_OF_SCALE) if prefix else (*others, *_OF_SCALE, "scales"))
+    sweeps = entry.get("runs")
+    if not isinstance(sweeps, list) or not sweeps:
+        found = "missing" if "runs" not in entry else "empty" if sweeps in ([], None) else "no list"
+        raise _NoStudyError(f"{prefix}runs is {found}; {_SWEEPS}")
+    runs = [_words(sweep, f"{prefix}runs[{i}]") for i, sweep in enumerate(sweeps)]
+    common = _words(entry["common"], f"{prefix}common") if "common" in entry else []
+    return Scale(runs, common, _text(entry, "machine", prefix), _text(entry, "cost", prefix))
+
+
+def _check_keys(entry: Mapping[Any, Any], prefix: str, known: Sequence[str]) -> None:
+    for key in entry:
+        if key not in known:
+            hint = "; the name of the file is the study's" if key == "name" else closest(str(key), known)
+            raise _NoStudyError(f"{prefix}{key}: a study has no such entry{hint}")
+
+
+def _text(entry: Mapping[Any, Any], name: str, prefix: str = "") -> str:
+    text = entry.get(name, "")
+    if not isinstance(text, str):
+        raise _NoStudyError(f"{prefix}{name}={text}: write a text")
+    return " ".join(text.split())
+
+
+def _words(sweep: object, name: str) -> list[str]:
+    """Split overrides that are written as on the command line."""
+    try:
+        words = shlex.split(sweep) if isinstance(sweep, str) else []
+    except ValueError as error:  # quotes that do not match
+        raise _NoStudyError(f"{name}={sweep}: {error}; write it as on the command line") from None
+    if not words or not all("=" in word or word.startswith("~") for word in words):
+        raise _NoStudyError(f"{name}={sweep}: write overrides as on the command line, such as algo=dqn,meanq env=chain")
+    return words
 
 
 def split_study(overrides: Sequence[str]) -> tuple[Study | None, str | None, list[str]]:

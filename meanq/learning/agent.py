@@ -13,7 +13,7 @@ from meanq.learning.augmentation import random_intensity, random_shift
 from meanq.learning.exploration import Values
 from meanq.learning.learner import Learned, Learner, Noise, compiled, compiled_values
 from meanq.learning.networks import Params, QNetwork
-from meanq.learning.optimiser import Adam
+from meanq.learning.optimiser import Adam, make_optimiser
 from meanq.learning.target_cache import TargetCache
 from meanq.learning.values import make_value_form
 from meanq.replay.buffer import Batch
@@ -56,7 +56,7 @@ class Agent:
         if algo.target_network is not None:
             self.target = {n: torch.cat([p] * algo.target_snapshots) for n, p in self.online.items()}
         self.gradients: Params = {}  # clipped gradients of the last step
-        self._optimiser = Adam(self.online, algo.learning_rate, algo.adam_epsilon)
+        self._optimiser = make_optimiser(algo, self.online)
 
     @torch.inference_mode()
     def values(self, states: np.ndarray, *, explore: bool = False) -> np.ndarray:
@@ -92,7 +92,8 @@ class Agent:
         `adam_share_*`: see `Adam.step_shares`. `value_spread`: the mean standard deviation of the members' value
         distributions at these states; only for categorical values.
         """
-        found = {f"adam_share_{layer}": share for layer, share in self._optimiser.step_shares().items()}
+        shares = self._optimiser.step_shares() if isinstance(self._optimiser, Adam) else {}
+        found = {f"adam_share_{layer}": share for layer, share in shares.items()}
         spread = self._value.spread(self._network(self.online, torch.from_numpy(states).to(self._device)))
         return found if spread is None else {**found, "value_spread": float(spread.mean())}
 

@@ -8,7 +8,8 @@ from meanq.config.errors import ConfigError
 from meanq.config.schema import AlgoConfig, Config
 from meanq.learning.agent import Agent
 from meanq.learning.exploration import Explorer
-from meanq.learning.networks import Params, QNetwork
+from meanq.learning.networks import OwnNetwork, Params, QNetwork
+from meanq.learning.values import make_value_form
 from meanq.replay.buffer import BernoulliMask, Replay, replay_bytes
 from meanq.rng import integer_seed, stream
 
@@ -19,13 +20,18 @@ if TYPE_CHECKING:
 def make_network(config: Config, env: "Environment") -> QNetwork:
     """The network of one member, for any number of members' parameters."""
     algo = config.algo
+    form = make_value_form(algo, torch.device("cpu"))
+    if config.network.kind != "layers":
+        shape = state_shape(config, env)
+        return OwnNetwork(shape, env.num_actions, config.network, scale=env.frame_scale, form=form, atoms=form.atoms)
     return QNetwork(
         state_shape(config, env),
         env.num_actions,
         config.network,
         dueling=algo.dueling,
         scale=env.frame_scale,
-        atoms=algo.atoms if algo.value == "categorical" else None,
+        atoms=form.atoms,
+        form=form,
         noise=algo.noise if algo.noisy else None,
         bias_noise=algo.bias_noise,
         parallel=algo.parallel_networks,

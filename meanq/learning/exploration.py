@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from meanq.config.extensions import EXPLORATIONS, import_code
 from meanq.config.schema import AlgoConfig, EpsilonConfig
 
 Values = Callable[[np.ndarray], np.ndarray]  # states [N, *state] -> Q [K, N, A]
@@ -54,7 +55,7 @@ def random_share(algo: AlgoConfig, step: int) -> float:
     """Return the probability of a random action at this interaction; 0 if noise or UCB alone explores."""
     if step < algo.random_steps:
         return 1.0
-    never_random = algo.exploration in ("ucb", "greedy") and not algo.epsilon.with_noise
+    never_random = algo.exploration not in ("epsilon_greedy", "episode_member") and not algo.epsilon.with_noise
     return 0.0 if never_random else linear(algo.epsilon, step)
 
 
@@ -67,7 +68,7 @@ def upper_bound(q: np.ndarray, ucb_lambda: float, ensemble_std: str) -> np.ndarr
 class Explorer:
     """Acts greedily on a score (ensemble mean, upper bound, or this episode's member), or randomly.
 
-    `actions` draws random actions, `members` the member of each episode.
+    `actions` draws random actions, `members` the member of each episode. A rule of the user's own chooses by itself.
     """
 
     def __init__(self, algo: AlgoConfig, num_actions: int, actions: np.random.Generator, members: np.random.Generator):
@@ -76,17 +77,25 @@ class Explorer:
         self._actions = actions
         self._members = members
         self._member = 0
+        self._rule: Any = None
+        if algo.exploration not in EXPLORATIONS:
+            rule = import_code("algo.exploration", algo.exploration)
+            self._rule = rule(algo, num_actions) if isinstance(rule, type) else rule
 
     def start_episode(self) -> None:
         """Draw the member that acts in this episode, if one member acts per episode."""
         if self._algo.exploration == "episode_member":
             self._member = int(self._members.integers(self._algo.ensemble_size))
+        if hasattr(self._rule, "start_episode"):
+            self._rule.start_episode(self._actions)
 
     def act(self, step: int, values: Callable[[], np.ndarray]) -> int:
         """Choose an action. `values` returns Q [K, A] and is not called for a random action."""
         share = random_share(self._algo, step)
         if share > 0 and self._actions.random() < share:
             return int(self._actions.integers(self._num_actions))
+        if self._rule is not None:
+            return int(self._rule(values(), step, self._actions))
         return int(self._score(values()).argmax())
 
     def _score(self, q: np.ndarray) -> np.ndarray:
@@ -101,9 +110,12 @@ class Explorer:
             "actions": self._actions.bit_generator.state,
             "members": self._members.bit_generator.state,
             "member": self._member,
+            **({"rule": self._rule.state_dict()} if hasattr(self._rule, "state_dict") else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._actions.bit_generator.state = state["actions"]
         self._members.bit_generator.state = state["members"]
         self._member = state["member"]
+        if "rule" in state:
+            self._rule.load_state_dict(state["rule"])

@@ -5,13 +5,15 @@ dictionaries.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from meanq.config.errors import ConfigError
+from meanq.config.extensions import import_code
 from meanq.config.schema import ConvolutionConfig, NetworkConfig
 
 Params = dict[str, Tensor]
@@ -32,11 +34,39 @@ _SPLIT_WEIGHTS = 1_000_000
 _NARROW = 16
 
 
+class Outputs(Protocol):
+    """How a network's outputs follow from its last layer, and how those of several networks are averaged."""
+
+    def outputs(self, raw: Tensor) -> Tensor: ...
+
+    def average(self, outputs: Tensor, dim: int) -> Tensor: ...
+
+
+class PlainOutputs:
+    """Outputs are what the last layer gives."""
+
+    def outputs(self, raw: Tensor) -> Tensor:
+        return raw
+
+    def average(self, outputs: Tensor, dim: int) -> Tensor:
+        return outputs.mean(dim)
+
+
+class LogProbabilities:
+    """Outputs are distributions over the last dimension, as log-probabilities."""
+
+    def outputs(self, raw: Tensor) -> Tensor:
+        return raw.log_softmax(-1)
+
+    def average(self, outputs: Tensor, dim: int) -> Tensor:
+        return outputs.logsumexp(dim) - math.log(outputs.shape[dim])
+
+
 class QNetwork:
     """The networks of K members: convolutions, dense layers (noisy or not), then one stream or two (dueling).
 
-    With `atoms`, values are distributions and the outputs are log-probabilities. With `parallel` > 1, each member
-    consists of that many networks and outputs their mean.
+    With `atoms`, an action has that many numbers. `form` says what numbers mean, by default log-probabilities with
+    atoms and values without. With `parallel` > 1, each member consists of that many networks and outputs their mean.
     """
 
     def __init__(
@@ -48,6 +78,7 @@ class QNetwork:
         dueling: bool,
         scale: float,
         atoms: int | None = None,
+        form: Outputs | None = None,
         noise: float | None = None,
         bias_noise: str = "fan_in",
         parallel: int = 1,
@@ -56,6 +87,7 @@ class QNetwork:
         self.num_actions = num_actions
         self.dueling = dueling
         self._atoms = atoms
+        self._form = form or (PlainOutputs() if atoms is None else LogProbabilities())
         self._noise = noise  # sigma_0 of noisy layers; None: no layer is noisy
         self._bias_noise = bias_noise
         self._shared_hidden = config.shared_hidden
@@ -182,13 +214,11 @@ class QNetwork:
         return perturbed
 
     def average(self, outputs: Tensor, dim: int) -> Tensor:
-        """Average values, or distributions given as log-probabilities."""
-        if self._atoms is None:
-            return outputs.mean(dim)
-        return outputs.logsumexp(dim) - math.log(outputs.shape[dim])
+        """Average the outputs of several networks."""
+        return self._form.average(outputs, dim)
 
     def __call__(self, params: Params, states: Tensor) -> Tensor:
-        """Compute Q [K, N, A], or log-probabilities [K, N, A, Z].
+        """Compute outputs [K, N, A(, Z)].
 
         States are [N, *state], shared by all members, or [K, N, *state], one batch per member.
         """
@@ -214,8 +244,7 @@ class QNetwork:
             outputs = value + advantage - advantage.mean(2, keepdim=True)
         else:
             outputs = self._per_action(_dense(params, "value", x))
-        if self._atoms is not None:
-            outputs = outputs.log_softmax(-1)
+        outputs = self._form.outputs(outputs)
         return outputs if self._parallel == 1 else self.average(outputs.unflatten(0, (-1, self._parallel)), 1)
 
     def _per_action(self, outputs: Tensor) -> Tensor:
@@ -253,6 +282,84 @@ class QNetwork:
 
     def _pad(self, x: Tensor, convolution: int) -> Tensor:
         return F.pad(x, self._paddings[convolution]) if self._same_padding else x
+
+
+class Stacked(Protocol):
+    """A user's own network for all members at once."""
+
+    def init(self, generators: Sequence[torch.Generator]) -> Params:
+        """Make parameters [K, ...]; member k uses only generator k."""
+
+    def __call__(self, params: Params, states: Tensor) -> Tensor:
+        """Map states [N, *state], shared by all members, or [K, N, *state] to [K, N, *outputs]."""
+
+
+class StackedModule:
+    """Stacks a plain nn.Module: one call of the module's code evaluates all members (torch.func)."""
+
+    def __init__(self, make: Callable[[], torch.nn.Module], state_shape: tuple[int, ...]) -> None:
+        self._make, self._state_dims = make, len(state_shape)
+        with torch.device("meta"):
+            self._skeleton = make()
+        if buffers := [name for name, _ in self._skeleton.named_buffers()]:
+            raise ValueError(f"it has buffers ({', '.join(buffers)}), which members cannot share; use layers without")
+
+    def init(self, generators: Sequence[torch.Generator]) -> Params:
+        modules = []
+        for generator in generators:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(generator.initial_seed())
+                modules.append(self._make())
+        stacked, _ = torch.func.stack_module_state(modules)
+        return {name: p.detach() for name, p in stacked.items()}
+
+    def __call__(self, params: Params, states: Tensor) -> Tensor:
+        def one(own: Params, x: Tensor) -> Tensor:
+            return torch.func.functional_call(self._skeleton, own, (x,))
+
+        shared = states.dim() == self._state_dims + 1
+        return torch.vmap(one, in_dims=(0, None if shared else 0))(params, states)
+
+
+class OwnNetwork(QNetwork):
+    """The network that `network.kind` names by its import path: a plain nn.Module, or a `Stacked`."""
+
+    def __init__(
+        self,
+        state_shape: tuple[int, ...],
+        num_actions: int,
+        config: NetworkConfig,
+        *,
+        scale: float,
+        form: Outputs,
+        atoms: int | None,
+    ) -> None:
+        self.state_shape, self.seen = state_shape, state_shape[1:]
+        self.num_actions, self.dueling = num_actions, False
+        self._scale, self._form, self._noisy_layers = scale, form, {}
+        outputs = (num_actions,) if atoms is None else (num_actions, atoms)
+        code = import_code("network.kind", config.kind)
+
+        def make() -> Any:
+            return code(state_shape, outputs, **config.options)
+
+        with torch.random.fork_rng(devices=[]):
+            made = make()
+        self._stacked: Stacked = StackedModule(make, state_shape) if isinstance(made, torch.nn.Module) else made
+
+    @property
+    def multiply_adds(self) -> int:
+        """Estimated as the number of one member's parameters."""
+        return parameter_count(self.init([torch.Generator()]))
+
+    def init(self, generators: Sequence[torch.Generator]) -> Params:
+        return self._stacked.init(generators)
+
+    def members(self, params: Params) -> int:
+        return len(next(iter(params.values())))
+
+    def __call__(self, params: Params, states: Tensor) -> Tensor:
+        return self._form.outputs(self._stacked(params, states.to(torch.float32) * self._scale))
 
 
 def _same_pads(size: int, conv: ConvolutionConfig) -> tuple[int, int]:

@@ -1,7 +1,8 @@
-"""Two forms of value: a scalar per action, or a distribution over fixed atoms (C51, Bellemare et al. 2017).
+"""Forms of value: a scalar per action, probabilities of fixed atoms (C51), or quantiles (QR-DQN).
 
 A value form defines what a network's outputs mean: their expectation, the target built from next states' outputs and a
-bootstrap rule, and the loss. Outputs are [..., A] (scalar) or log-probabilities [..., A, Z] (categorical).
+bootstrap rule, and the loss. Outputs are [..., A] (scalar), log-probabilities [..., A, Z] (categorical, Bellemare et
+al. 2017) or quantiles [..., A, Z] (Dabney et al. 2018). docs/extending.md shows how to write another form.
 """
 
 from typing import Protocol
@@ -10,12 +11,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from meanq.config.extensions import VALUE_FORMS, import_code
 from meanq.config.schema import AlgoConfig
 from meanq.learning.bootstrap import BootstrapRule
+from meanq.learning.networks import LogProbabilities, PlainOutputs
 
 
 class ValueForm(Protocol):
     """The interface between the learner and a network's outputs."""
+
+    atoms: int | None  # Z, numbers per action; None: one number, and outputs have no last dimension
+
+    def outputs(self, raw: Tensor) -> Tensor:
+        """Compute outputs from what the network's last layer gives, both [..., A(, Z)]."""
+
+    def average(self, outputs: Tensor, dim: int) -> Tensor:
+        """Average the outputs of several networks over a dimension."""
 
     def expectation(self, outputs: Tensor) -> Tensor:
         """Compute Q [..., A]."""
@@ -39,11 +50,18 @@ def make_value_form(algo: AlgoConfig, device: torch.device) -> ValueForm:
     """Build the value form named by `algo.value`."""
     if algo.value == "scalar":
         return ScalarValue(algo.loss)
+    if algo.value == "quantile":
+        return QuantileValue(algo.quantiles, device)
+    if algo.value not in VALUE_FORMS:
+        form: ValueForm = import_code("algo.value", algo.value)(algo, device)
+        return form
     return CategoricalValue(algo.value_min, algo.value_max, algo.atoms, device)
 
 
-class ScalarValue:
+class ScalarValue(PlainOutputs):
     """A scalar Q per action, learned with a squared or Huber loss of the TD error."""
+
+    atoms: int | None = None
 
     def __init__(self, loss: str = "squared") -> None:
         self._huber = loss == "huber"
@@ -73,10 +91,11 @@ class ScalarValue:
         """Return None: a scalar has no spread."""
 
 
-class CategoricalValue:
+class CategoricalValue(LogProbabilities):
     """A distribution over `atoms` evenly spaced values per action, learned with cross entropy."""
 
     def __init__(self, value_min: float, value_max: float, atoms: int, device: torch.device) -> None:
+        self.atoms: int | None = atoms
         self.support = torch.linspace(value_min, value_max, atoms, device=device)  # z
         self._min, self._max = value_min, value_max
         self._spacing = (value_max - value_min) / (atoms - 1)
@@ -85,8 +104,7 @@ class CategoricalValue:
         return outputs.exp() @ self.support
 
     def at(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        index = actions.expand(outputs.shape[:-2])[..., None, None].expand(*outputs.shape[:-2], 1, outputs.shape[-1])
-        return outputs.gather(-2, index).squeeze(-2)
+        return atoms_at(outputs, actions)
 
     def target(
         self, rule: BootstrapRule, outputs: Tensor, actions: Tensor, returns: Tensor, discounts: Tensor
@@ -119,6 +137,52 @@ class CategoricalValue:
     def spread(self, outputs: Tensor) -> Tensor:
         distances = self.support - self.expectation(outputs).unsqueeze(-1)
         return (outputs.exp() * distances.square()).sum(-1).sqrt()
+
+
+class QuantileValue(PlainOutputs):
+    """Quantiles of the return per action, learned by quantile regression (QR-DQN, Dabney et al. 2018).
+
+    Output i estimates the quantile at the midpoint tau_i = (i + 1/2) / N. Bootstrap rules combine members quantile by
+    quantile, and the expectation is the mean over quantiles.
+    """
+
+    def __init__(self, quantiles: int, device: torch.device) -> None:
+        self.atoms: int | None = quantiles
+        self._tau = (torch.arange(quantiles, device=device) + 0.5) / quantiles
+
+    def expectation(self, outputs: Tensor) -> Tensor:
+        return outputs.mean(-1)
+
+    def at(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        return atoms_at(outputs, actions)
+
+    def target(
+        self, rule: BootstrapRule, outputs: Tensor, actions: Tensor, returns: Tensor, discounts: Tensor
+    ) -> Tensor:
+        """Combine the members' quantiles at the chosen action and move them by r + discount * theta: [R, B, N]."""
+        assert rule.combine is not None, "checked with the configuration"
+        chosen = self.at(outputs, actions).unsqueeze(-2)  # [E, R, B, 1, N]: a rule treats each action separately
+        quantiles = rule.combine(chosen, self.expectation(chosen)).squeeze(-2)
+        same_shape(returns=returns, discounts=discounts, quantiles=quantiles[..., 0])
+        return returns.unsqueeze(-1) + discounts.unsqueeze(-1) * quantiles
+
+    def losses(self, taken: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute sum_i mean_j |tau_i - 1{u_ij < 0}| huber(u_ij), u_ij = target_j - taken_i; it is the error, too."""
+        same_shape(taken=taken, targets=targets)
+        taken, targets = torch.broadcast_tensors(taken.unsqueeze(-1), targets.unsqueeze(-2))  # [K, B, N of i, N of j]
+        huber = F.huber_loss(taken, targets, reduction="none")
+        weight = (self._tau.unsqueeze(-1) - (targets < taken).to(taken.dtype)).abs().detach()
+        losses = (weight * huber).mean(-1).sum(-1)
+        return losses, losses.detach()
+
+    def spread(self, outputs: Tensor) -> Tensor:
+        return outputs.std(-1, correction=0)
+
+
+def atoms_at(outputs: Tensor, actions: Tensor) -> Tensor:
+    """Select the numbers [..., Z] of `actions` from outputs [..., A, Z]."""
+    index = actions.expand(outputs.shape[:-2])[..., None, None].expand(*outputs.shape[:-2], 1, outputs.shape[-1])
+    return outputs.gather(-2, index).squeeze(-2)
 
 
 def same_shape(**tensors: Tensor) -> None:

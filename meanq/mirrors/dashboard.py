@@ -1,7 +1,7 @@
 """A W&B workspace with the paper's four metrics: one line per method, the mean over its seeds, with their spread.
 
-python -m meanq.dashboard --entity my_team                   make the view in the project meanq, and print its address
-python -m meanq.dashboard --entity my_team --json            print its definition; needs no network
+meanq dashboard --entity my_team                   make the view in the project meanq, and print its address
+meanq dashboard --entity my_team --json            print its definition; needs no network
 
 It needs W&B's own library for workspaces: pip install wandb-workspaces.
 """
@@ -48,7 +48,7 @@ def workspace(entity: str, project: str) -> Any:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m meanq.dashboard", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="meanq dashboard", description=__doc__.split("\n")[0])
     parser.add_argument("--entity", required=True, help="user or team that owns the project")
     parser.add_argument("--project", default="meanq")
     parser.add_argument("--json", action="store_true", help="print the definition and stop there")

@@ -17,39 +17,58 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from meanq.config.extensions import LOGGERS, import_logger
+from meanq.config.extensions import import_logger, loggers
 from meanq.config.schema import LoggerConfig
 from meanq.mirrors.sink import Sink, read_points
 from meanq.rundir.layout import ENDED_STATES, MIRROR_LOG
 from meanq.rundir.reader import read_status
 
 
-def make_mirror(logger: LoggerConfig, directory: Path) -> "ProcessMirror | None":
+def make_mirror(logger: LoggerConfig, directory: Path) -> "Mirrors | None":
     """Start mirroring a directory that has its configuration; None where nothing is to be mirrored."""
-    if logger.name not in LOGGERS or not import_logger(logger.name).enabled(logger):
-        return None
-    try:
-        return ProcessMirror(logger, directory)
-    except OSError as error:
-        _warn(logger, directory, f"could not be started ({error})")
-        return None
+    mirrors = []
+    names = loggers(logger.name)
+    for name in names:
+        one = replace(logger, name=name)
+        if not import_logger(name).enabled(one):
+            continue
+        try:
+            mirrors.append(ProcessMirror(one, directory, MIRROR_LOG if len(names) == 1 else f"mirror.{name}.log"))
+        except OSError as error:
+            _warn(one, directory, f"could not be started ({error})")
+    return Mirrors(mirrors) if mirrors else None
+
+
+class Mirrors:
+    """One process per logger, so that a slow or failing one does not hold up the others."""
+
+    def __init__(self, mirrors: "list[ProcessMirror]") -> None:
+        self._mirrors = mirrors
+
+    def update(self, step: int) -> None:
+        for mirror in self._mirrors:
+            mirror.update(step)
+
+    def close(self, state: str) -> None:
+        for mirror in self._mirrors:
+            mirror.close(state)
 
 
 class ProcessMirror:
     """Training's end of the pipe. Nothing here raises; only `close` waits, for a bounded time."""
 
-    def __init__(self, logger: LoggerConfig, directory: Path) -> None:
-        self._logger, self._directory, self._log = logger, directory, directory / MIRROR_LOG
+    def __init__(self, logger: LoggerConfig, directory: Path, log: str = MIRROR_LOG) -> None:
+        self._logger, self._directory, self._log = logger, directory, directory / log
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         environment.pop("WANDB_SERVICE", None)  # the W&B service of a parent process, which ends with that process
         command = [sys.executable, "-m", "meanq.mirrors.process", str(directory.absolute())]
         command.append(json.dumps(asdict(logger)))
-        with self._log.open("wb") as log:  # a session of its own, since Ctrl-C is for training
-            pipes: Any = {"stdin": subprocess.PIPE, "stdout": log, "stderr": subprocess.STDOUT}
+        with self._log.open("wb") as output:  # a session of its own, since Ctrl-C is for training
+            pipes: Any = {"stdin": subprocess.PIPE, "stdout": output, "stderr": subprocess.STDOUT}
             self._process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
         assert self._process.stdin is not None
         self._pipe = self._process.stdin

@@ -1,6 +1,5 @@
 """The TensorBoard logger."""
 
-import shutil
 from pathlib import Path
 
 from meanq.config.schema import LoggerConfig
@@ -14,8 +13,12 @@ class TensorboardSink(Sink):
     def __init__(self, logger: LoggerConfig, directory: Path) -> None:
         from tensorboardX import SummaryWriter
 
-        shutil.rmtree(directory / TENSORBOARD_DIR, ignore_errors=True)
-        self._writer = SummaryWriter(str(directory / TENSORBOARD_DIR), write_to_disk=True)
+        place = directory / TENSORBOARD_DIR
+        if place.is_symlink():
+            raise OSError(f"{place} is a link; replace it with the directory that it leads to")
+        for path in place.glob("events.out.tfevents.*"):
+            path.unlink()
+        self._writer = SummaryWriter(str(place), write_to_disk=True)
 
     def log(self, point: Point) -> None:
         """Write scalars and histograms, under the same names as in W&B."""

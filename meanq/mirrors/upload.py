@@ -1,7 +1,7 @@
 """Uploads runs to W&B from their directories: those trained without W&B, offline, or while W&B was down.
 
-python -m meanq.wandb_upload runs                      every finished or failed run below runs/, each step once
-python -m meanq.wandb_upload runs --mode offline       into <run>/wandb, for `wandb sync`; needs no network
+meanq upload runs                      every finished or failed run below runs/, each step once
+meanq upload runs --mode offline       into <run>/wandb, for `wandb sync`; needs no network
 """
 
 import argparse
@@ -49,7 +49,7 @@ def upload(directory: Path, arguments: argparse.Namespace) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m meanq.wandb_upload", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="meanq upload", description=__doc__.split("\n")[0])
     parser.add_argument("root", type=Path, help="a directory with runs below it, or a run's own")
     parser.add_argument("--project", help="default: the run's logger.project, or meanq")
     parser.add_argument("--entity", help="user or team; default: the run's logger.entity, or W&B's default")

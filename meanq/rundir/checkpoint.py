@@ -2,18 +2,21 @@
 
     checkpoint/
       frames-<first>-<last>     replay frames by number; written once, never changed
+      frames-<first>-<last>.copy  the same bytes, since all checkpoints share these files
       arrays-<step>.safetensors all other arrays
       state-<step>.json         the rest, and the checksums of those files; written last, so all of them are complete
 
-The two newest are kept. Reading executes nothing: arrays are bytes with a type and a shape, the rest is JSON.
+The two newest are kept. Every file is read back from disk after it was written. A damaged file of frames is restored
+from its copy; where other files are damaged, the checkpoint before is used. Reading executes nothing: arrays are bytes
+with a type and a shape, the rest is JSON. Only files with these names are ever removed.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import re
-import shutil
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -32,6 +35,9 @@ _FORMAT = 2
 _KEPT = 2  # one survives if the newest turns out to be broken
 _SEGMENT_FRAMES = 10_000  # bounds the memory that compression takes
 _STATE_NAME = re.compile(r"state-(\d+)\.json")
+_COPY = ".copy"
+_NAMES = r"(frames-\d+-\d+(\.copy)?|arrays-\d+\.safetensors|state-\d+\.json)"
+_OURS = re.compile(rf"{_NAMES}|\.{_NAMES}\.\w{{8}}")  # the latter: left behind by write_atomically after a crash
 
 
 class CheckpointError(RuntimeError):
@@ -78,6 +84,7 @@ class Checkpoints:
 
     def save(self, step: int, state: Mapping[str, Any], replay: Replay) -> None:
         """Write the state after this step. Older checkpoints are removed only once it is safe on disk."""
+        self._refuse_link()
         self.directory.mkdir(exist_ok=True)
         self._write_frames(replay)
         arrays: dict[str, np.ndarray] = {}
@@ -99,12 +106,13 @@ class Checkpoints:
         Raises CheckpointError where all are broken. Without `frames`, most of the data, it suffices to act, but not to
         resume.
         """
+        self._refuse_link()
         broken = []
         for found, path in reversed(self._states().items()):
             if step not in (None, found):
                 continue
             try:
-                return self._load(path, frames)
+                return self._load(path, frames, warn)
             except CheckpointError as error:
                 broken.append(str(error))
                 warn(f"checkpoint {path.name} cannot be used: {error}")
@@ -119,7 +127,20 @@ class Checkpoints:
 
     def remove(self) -> None:
         """Remove all checkpoints. Files that cannot be removed (NFS keeps open ones) do no harm."""
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self._refuse_link()
+        with contextlib.suppress(OSError):
+            self._remove_except(set())
+            self.directory.rmdir()  # fails where it holds files of others
+
+    def _refuse_link(self) -> None:
+        """Raise where checkpoint/ is a link: what it leads to may belong to others."""
+        if self.directory.is_symlink():
+            raise CheckpointError(f"{self.directory} is a link; replace it with the directory that it leads to")
+
+    def _remove_except(self, needed: set[str]) -> None:
+        for path in self.directory.iterdir():
+            if path.name not in needed and _OURS.fullmatch(path.name):
+                path.unlink()
 
     def _states(self) -> dict[int, Path]:
         """State files by step, oldest first."""
@@ -136,41 +157,65 @@ class Checkpoints:
             sample = data[: 1 << 20]
             compressed = len(zlib.compress(sample, 1)) < 0.8 * len(sample)  # not worth it for noise
             segment = Segment(numbers.start, numbers.stop, compressed)
-            self._checksums[segment.name] = self._write(segment.name, zlib.compress(data, 1) if compressed else data)
+            content = zlib.compress(data, 1) if compressed else data
+            self._checksums[segment.name] = self._write(segment.name, content)
+            self._write(segment.name + _COPY, content)
             self._segments.append(segment)
 
     def _write(self, name: str, data: bytes) -> str:
-        write_atomically(self.directory / name, data)
-        return _checksum(data)
+        """Write a file, read it back and return its checksum; raises OSError where the disk holds something else."""
+        path, checksum = self.directory / name, _checksum(data)
+        write_atomically(path, data)
+        with path.open("rb") as file:
+            if hasattr(os, "posix_fadvise"):  # drop it from the cache, so that the disk is read
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            if hashlib.file_digest(file, "sha256").hexdigest() != checksum:
+                raise OSError(errno.EIO, "what was written cannot be read back: check the disk", str(path))
+        return checksum
 
     def _prune(self, newest: int, newest_files: Mapping[str, str]) -> None:
         """Remove all files that the kept checkpoints do not need, including leftovers of a crash."""
         # Those later than the newest are broken: the run had to resume from an earlier one.
         states = [path for step, path in self._states().items() if step <= newest][-_KEPT:]
-        needed = set(newest_files) | {path.name for path in states}
+        files = set(newest_files)
         for path in states[:-1]:
             with contextlib.suppress(CheckpointError):  # a broken one needs nothing
-                needed |= set(json.loads(_read(path))["files"])
-        for path in self.directory.iterdir():
-            if path.name not in needed:
-                path.unlink()
+                files |= set(json.loads(_read(path))["files"])
+        copies = {name + _COPY for name in files}
+        self._remove_except(files | copies | {path.name for path in states})
 
-    def _load(self, path: Path, with_frames: bool) -> Saved:
-        content = json.loads(_read(path))
-        if content["format"] != _FORMAT:
-            raise CheckpointError(f"its format is {content['format']}, of another version of meanq")
-        files = content["files"] if with_frames else {content["arrays"]: content["files"][content["arrays"]]}
-        data = {name: _read(self.directory / name, checksum) for name, checksum in files.items()}
-        segments = [Segment(**s) for s in content["frames"]] if with_frames else []
+    def _load(self, path: Path, with_frames: bool, warn: Callable[[str], None]) -> Saved:
         try:
+            content = json.loads(_read(path))
+            if content["format"] != _FORMAT:
+                raise CheckpointError(f"its format is {content['format']}, of another version of meanq")
+            files = content["files"] if with_frames else {content["arrays"]: content["files"][content["arrays"]]}
+            if not all(_OURS.fullmatch(name) for name in files):
+                raise CheckpointError("it names files that are not of a checkpoint")
+            data = {name: self._read_or_restore(name, checksum, warn) for name, checksum in files.items()}
+            segments = [Segment(**s) for s in content["frames"]] if with_frames else []
             arrays = safetensors.numpy.load(data[content["arrays"]])
             frames = [(s, data[s.name]) for s in segments]
             state = _from_plain(content["state"], arrays)
-        except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (safetensors.SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointError(f"it is malformed ({error})") from None
         self._segments = segments
         self._checksums = {s.name: content["files"][s.name] for s in segments}
         return Saved(content["step"], state, frames)
+
+    def _read_or_restore(self, name: str, checksum: str, warn: Callable[[str], None]) -> bytes:
+        """Read a file. One that is damaged, or gone, is written anew from its copy if it has one."""
+        path = self.directory / name
+        try:
+            return _read(path, checksum)
+        except CheckpointError as error:
+            copy = path.with_name(name + _COPY)
+            if not copy.is_file():
+                raise
+            data = _read(copy, checksum)
+            write_atomically(path, data)
+            warn(f"{error}; restored from its copy")
+            return data
 
 
 def _read(path: Path, checksum: str | None = None) -> bytes:

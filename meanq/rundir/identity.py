@@ -4,10 +4,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from meanq.config.errors import ConfigError
+from meanq.config.extensions import own_code, sources
 from meanq.config.fields import field_value, flatten, is_identity
 from meanq.config.schema import Config
-from meanq.rundir.layout import CONFIG, LOCK, TEMPORARY
-from meanq.rundir.reader import UnreadableFileError, read_config
+from meanq.rundir.layout import CONFIG, LOCK, META, TEMPORARY
+from meanq.rundir.reader import UnreadableFileError, read_config, read_json_if_valid, read_status
 
 REMEDY = "remove the directory to start the run again from the beginning"
 
@@ -23,6 +24,19 @@ def differences(directory: Path, config: Config) -> list[str]:
     return [f"{name}: {their} -> {our}" for name, (their, our) in pairs.items() if their != our and is_identity(name)]
 
 
+def changed_sources(directory: Path, config: Config) -> list[str]:
+    """List the fields that name a user's own code whose source has changed since the run stored here was trained.
+
+    A run without a checkpoint is not compared, since it starts again from the beginning; nor is one that stored no
+    sources.
+    """
+    status = read_status(directory)
+    if status.get("state") != "finished" and "checkpoint" not in status:
+        return []
+    stored = read_json_if_valid(directory / META).get("sources", {})
+    return [field for field, digest in sources(config).items() if stored.get(field, digest) != digest]
+
+
 def check_directory(directory: Path, config: Config) -> None:
     """Raise ConfigError where the directory holds anything but this run. Writes nothing."""
     if directory.exists() and not directory.is_dir():
@@ -30,5 +44,9 @@ def check_directory(directory: Path, config: Config) -> None:
     if (directory / CONFIG).exists():
         if different := "; ".join(differences(directory, config)):
             raise ConfigError(f"{directory} holds another run ({different}): write another label= or study=")
+        for field in changed_sources(directory, config):
+            remedy = "write another label= or study=, or remove the directory"
+            changed = f"its source is not the one that {directory} was trained with"
+            raise ConfigError(f"{field}={own_code(config)[field]}: {changed}; {remedy}")
     elif any(path.name != LOCK and not TEMPORARY.fullmatch(path.name) for path in directory.glob("*")):
         raise ConfigError(f"{directory} holds files but no {CONFIG}: write another label= or study=")

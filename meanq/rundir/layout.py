@@ -8,7 +8,7 @@
       timings.csv          speed, and where the time went; the only table that depends on the machine
       weights.safetensors  online weights of all members, written at the end
       status.json          state, progress and, after a failure, the traceback; its modification time is the heartbeat
-      meta.json            versions, commit, host, duration, and the steps at which the run was resumed
+      meta.json            versions, commit, host, duration, steps of resuming, hashes of the user's own code
       checkpoint/          the state needed to resume (checkpoint.py); removed when the run has finished
       lock                 held by the process that trains here
       tensorboard/, wandb/, mirror.json, mirror.log      written by loggers (meanq.mirrors)
@@ -27,7 +27,8 @@ CONFIG, STATUS, META, LOCK = "config.yaml", "status.json", "meta.json", "lock"
 EVALUATIONS, TRAINING, TIMINGS = TABLES = ("evaluations.csv", "training.csv", "timings.csv")
 PROBES, WEIGHTS, CHECKPOINT_DIR = "probes.npz", "weights.safetensors", "checkpoint"
 MIRROR_LOG, MIRROR_STATE, TENSORBOARD_DIR, WANDB_DIR = "mirror.log", "mirror.json", "tensorboard", "wandb"
-TEMPORARY = re.compile(r"\.[a-z.]+\.\w{8}")  # left behind by write_atomically after a crash
+_WRITTEN = (CONFIG, STATUS, META, *TABLES, PROBES, WEIGHTS, MIRROR_STATE)
+TEMPORARY = re.compile(rf"\.({'|'.join(map(re.escape, _WRITTEN))})\.\w{{8}}")  # left by write_atomically after a crash
 SEED_DIR = re.compile(r"seed_\d+")
 
 ENDED_STATES = ("finished", "failed", "interrupted")

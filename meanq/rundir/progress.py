@@ -3,17 +3,42 @@
 import contextlib
 import socket
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import groupby, islice
+from itertools import chain, groupby, islice, pairwise
 from pathlib import Path
-from statistics import harmonic_mean, mean
+from statistics import mean
+from typing import NamedTuple
 
 from meanq.rundir import layout, reader
 from meanq.rundir.lock import lock_holder
 
 STALLED_SECONDS = 120.0  # a live run refreshes status.json at least every 30 s
-_SPEED_ROWS = 10  # of timings.csv: some of them include an evaluation, some do not
+_SPEED_ROWS = 10  # of timings.csv, where the configuration does not say how often the run is evaluated
 FINISHED = ("finished", "resumed", "skipped")  # outcomes of a run that has its last step
+
+
+class Stretch(NamedTuple):
+    """A part of a run: from which step, to which, and how many seconds that took."""
+
+    first: int
+    last: int
+    seconds: float
+
+
+def recent_speed(newest_first: Iterable[Stretch], window: float, first_update: int = 0) -> float | None:
+    """Return the steps per second over the last `window` steps, which should be the steps between two evaluations.
+
+    Then it counts one evaluation, as the rest of the run does on average. Steps up to the first update are left out
+    where there are later ones: they are faster (nothing is learned) or slower (the learner is compiled).
+    """
+    steps, seconds = 0, 0.0
+    for stretch in newest_first:
+        if steps and (steps >= window or stretch.first < first_update):
+            break
+        steps += stretch.last - stretch.first
+        seconds += stretch.seconds
+    return steps / seconds if steps > 0 and seconds > 0 else None
 
 
 @dataclass
@@ -80,9 +105,10 @@ def read_run(directory: Path) -> RunStatus:
         except reader.UnreadableFileError as error:
             run.problems.append(error.brief)
     run.state = _derive_state(run, locked_at)
-    if run.state == "running" and run.steps_per_second and run.step is not None and run.total_steps is not None:
-        seconds = (run.total_steps - run.step) / run.steps_per_second
-        run.eta_seconds = max(0.0, seconds - (run.heartbeat_age_seconds or 0.0))
+    if run.state == "running" and run.eta_seconds is not None:
+        run.eta_seconds = max(0.0, run.eta_seconds - (run.heartbeat_age_seconds or 0.0))
+    else:
+        run.eta_seconds = None
     return run
 
 
@@ -107,7 +133,7 @@ def _read_status(run: RunStatus) -> None:
     run.checkpoint = status.get("checkpoint")
     run.heartbeat_age_seconds = max(0.0, time.time() - path.stat().st_mtime)
     if run.state == "failed":
-        run.reason = " ".join(str(status.get("reason", "no reason given")).split())
+        run.reason = reader.printable(str(status.get("reason", "no reason given")))
         run.traceback = str(status.get("traceback", ""))
 
 
@@ -144,7 +170,25 @@ def _read_evaluation(run: RunStatus) -> None:
 
 
 def _read_speed(run: RunStatus) -> None:
-    """Set the steps per second over the last rows, which have as many steps each."""
-    rows = reader.read_last_rows(run.directory / layout.TIMINGS, "steps_per_second")
-    speeds = [speed for _, speed in islice(rows, _SPEED_ROWS) if speed > 0]
-    run.steps_per_second = harmonic_mean(speeds) if speeds else None
+    """Set the recent speed and, once the run learns, the time to its end."""
+    window, first_update = _read_schedule(run)
+    rows = chain(reader.read_last_rows(run.directory / layout.TIMINGS, "steps_per_second"), [(0, 0.0)])
+    stretches = (Stretch(b, a, (a - b) / speed) for (a, speed), (b, _) in pairwise(rows) if speed > 0)
+    newest = next(stretches, None)
+    if newest is None:
+        return
+    window = window or _SPEED_ROWS * (newest.last - newest.first)
+    run.steps_per_second = recent_speed(chain([newest], stretches), window, first_update)
+    if run.steps_per_second and run.step is not None and run.total_steps is not None and run.step >= first_update:
+        run.eta_seconds = (run.total_steps - run.step) / run.steps_per_second
+
+
+def _read_schedule(run: RunStatus) -> tuple[int, int]:
+    """Return the steps between evaluations and that of the first update, if the run goes on; 0 where unknown."""
+    if run.state == "running":  # as written
+        with contextlib.suppress(OSError, KeyError, TypeError):
+            config = reader.read_config(run.directory)
+            every, first_update = config["evaluation"]["every"], config["algo"]["first_update"]
+            if type(every) is int and type(first_update) is int:
+                return max(0, every), first_update
+    return 0, 0

@@ -1,16 +1,18 @@
 """Reads the files of run directories; everything that reads a run does it through here.
 
-`open_file` is the only place that opens one: regular files only, up to a size limit. Nothing that is read is executed:
-JSON, CSV, YAML without tags, arrays without pickles. A file that cannot be read raises UnreadableFileError, which
-names the file and the reason; a file that does not exist raises FileNotFoundError or, where runs may lack it, reads as
-empty.
+`open_file` is the only place that opens one: regular files only, no links, up to a size limit. Nothing that is read is
+executed: JSON, CSV, YAML without tags, arrays without pickles. Nothing that is small on disk grows large in memory. A
+file that cannot be read raises UnreadableFileError, which names the file and the reason; a file that does not exist
+raises FileNotFoundError or, where runs may lack it, reads as empty.
 """
 
 import contextlib
 import csv
 import io
 import json
+import math
 import os
+import re
 import stat
 import zipfile
 import zlib
@@ -25,8 +27,15 @@ import yaml
 
 from meanq.rundir.layout import CONFIG, PROBES, SEED_DIR, STATUS
 
-_MAX_BYTES = {".csv": 2**30, ".npz": 2**32}
-_MAX_TEXT_BYTES = 2**24  # of all other files
+_MAX_BYTES = {".csv": 2**25, ".npz": 2**28}
+_MAX_TEXT_BYTES = 2**20  # of all other files
+_MAX_COLUMNS, _MAX_HEADER_BYTES = 1_000, 2**16  # of tables
+_MAX_UNPACKED_BYTES = 2**28  # of the arrays in an archive
+_MAX_VALUES, _MAX_DEPTH = 10_000, 30  # of JSON and YAML; a configuration has 300 values
+# YAML that takes the parser too deep (a segmentation fault in C) or too long: nested block items, deep indentation, and
+# merge keys, which multiply what an alias names. Nested brackets are counted.
+_YAML_BOMB = re.compile(r"^[ ]*(?:[-?][ ]+){20}|^[ ]{200}|<<", re.MULTILINE)
+_MAX_BRACKETS = 1_000
 # What parsers raise for a file that is not what its name promises.
 _DAMAGE = (
     *(EOFError, MemoryError, KeyError, ValueError, TypeError, AttributeError, NotImplementedError, RecursionError),
@@ -35,12 +44,19 @@ _DAMAGE = (
 _YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same language, ten times as fast
 
 
+def printable(text: str, most: int = 300) -> str:
+    """The text on one line, without control characters, which a terminal would obey, and not too long."""
+    line = " ".join(text.split())
+    shown = "".join(c if c.isprintable() else "?" for c in line[:most])
+    return shown + "..." * (len(line) > most)
+
+
 class UnreadableFileError(OSError):
     """A file, or directory, of a run that cannot be read, and why."""
 
     def __init__(self, path: Path, reason: str | BaseException) -> None:
         self.path = path
-        self.reason = " ".join(str(reason).split()) or type(reason).__name__
+        self.reason = printable(str(reason)) or type(reason).__name__
         super().__init__(f"{path}: {self.reason}")
 
     @property
@@ -57,10 +73,13 @@ class DamagedFileError(UnreadableFileError):
 def open_file(path: Path) -> Iterator[BinaryIO]:
     """Open a run's file for reading; whatever is wrong with it, also while it is parsed, is an UnreadableFileError.
 
-    Regular files only, since opening a pipe would wait for its writer, and no larger than a run's file ever is.
+    Regular files only, since opening a pipe would wait for its writer; no links, which may lead out of the run; and no
+    larger than a run's file ever is.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if path.is_symlink():
+            raise DamagedFileError(path, "is a link")
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
             os.close(descriptor)
@@ -69,6 +88,10 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
             most = _MAX_BYTES.get(path.suffix, _MAX_TEXT_BYTES)
             if about.st_size > most:
                 raise DamagedFileError(path, f"has {about.st_size:,} bytes, more than {most:,}")
+            if path.suffix == ".csv":
+                if file.readline(_MAX_HEADER_BYTES).count(b",") >= _MAX_COLUMNS:
+                    raise DamagedFileError(path, f"has more than {_MAX_COLUMNS:,} columns")
+                file.seek(0)
             yield file
     except (FileNotFoundError, UnreadableFileError):
         raise
@@ -82,9 +105,44 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object."""
     with open_file(path) as file:
         content = json.load(file)
+        _check_size(content)
     if not isinstance(content, dict):
         raise DamagedFileError(path, "is not a JSON object")
     return content
+
+
+def _check_size(content: Any, finite: bool = False) -> None:
+    """Raise ValueError for content that is too large, too deep or no plain data; counts what aliases name each time."""
+    count, level = 0, [content]
+    for _ in range(_MAX_DEPTH):
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                below += [*value, *value.values()]
+            elif isinstance(value, list):
+                below += value
+            elif not isinstance(value, str | int | float | NoneType):
+                raise ValueError(f"has a value of type {type(value).__name__}")
+            elif isinstance(value, int) and abs(value) >= 2**63:
+                raise ValueError("has a number of more than 64 bits")
+            elif finite and isinstance(value, float) and not math.isfinite(value):
+                raise ValueError("has a number that is not finite")
+            if len(below) > _MAX_VALUES:
+                break
+        count, level = count + len(below), below
+        if count > _MAX_VALUES:
+            raise ValueError(f"has more than {_MAX_VALUES:,} values")
+        if not level:
+            return
+    raise ValueError(f"is nested more than {_MAX_DEPTH} levels deep")
+
+
+def read_json_if_there(path: Path) -> dict[str, Any]:
+    """Read a JSON object; empty where the file is missing, an error where it is damaged."""
+    try:
+        return read_json(path)
+    except FileNotFoundError:
+        return {}
 
 
 def read_json_if_valid(path: Path) -> dict[str, Any]:
@@ -104,13 +162,18 @@ def read_config(directory: Path) -> dict[str, Any]:
     """Read a run's configuration, and check the fields that readers rely on."""
     path = directory / CONFIG
     with open_file(path) as file:
-        config = yaml.load(file.read(), Loader=_YAML_LOADER)
+        text = file.read().decode()
+        if _YAML_BOMB.search(text) or text.count("[") + text.count("{") > _MAX_BRACKETS:
+            raise ValueError("is nested too deeply, or has merge keys")
+        config = yaml.load(text, Loader=_YAML_LOADER)
+        _check_size(config, finite=True)
     try:
         names = [config["study"], config["label"], config["env"]["name"], config["algo"]["name"]]
         numbers = [config["seed"], config["total_steps"], config["algo"]["ensemble_size"]]
         scores = [config["env"].get(name) for name in ("random_score", "random_score_500k", "reference_score")]
         kinds = [(names, (str,)), (numbers, (int,)), (scores, (int, float, NoneType))]
         valid = all(type(value) in allowed for values, allowed in kinds for value in values)
+        valid = valid and all(map(str.isprintable, names))
     except (KeyError, TypeError, IndexError, AttributeError):
         valid = False
     if not valid:
@@ -145,7 +208,12 @@ def read_probes(directory: Path) -> Probes | None:
     """Read probes.npz; None where the file is missing, as in a new run."""
     path = directory / PROBES
     try:
-        with open_file(path) as file, np.load(file, allow_pickle=False) as arrays:
+        with open_file(path) as file:
+            unpacked = sum(member.file_size for member in zipfile.ZipFile(file).infolist())
+            if unpacked > _MAX_UNPACKED_BYTES:
+                raise ValueError(f"unpacks to {unpacked:,} bytes, more than {_MAX_UNPACKED_BYTES:,}")
+            file.seek(0)
+            arrays = np.load(file, allow_pickle=False)
             step, q, true_q = arrays["step"], arrays["q"], arrays.get("true_q")
             if q.ndim != 4 or 0 in q.shape[1:] or step.shape != (len(q),) or not (np.diff(step) > 0).all():
                 raise ValueError(f"has q of shape {q.shape} for steps of shape {step.shape}: these are no probes")

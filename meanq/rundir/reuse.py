@@ -8,7 +8,7 @@ from meanq.config.fields import is_content
 from meanq.config.schema import Config
 from meanq.rundir import files, layout, reader
 from meanq.rundir.circumstances import circumstances
-from meanq.rundir.identity import differences
+from meanq.rundir.identity import changed_sources, differences
 from meanq.rundir.lock import BusyError
 from meanq.rundir.writer import Record
 
@@ -38,6 +38,8 @@ def find_twin(config: Config) -> Path | None:
             if found == directory or reader.read_status(found).get("state") != "finished":
                 continue
             if any(is_content(difference.partition(":")[0]) for difference in differences(found, config)):
+                continue
+            if changed_sources(found, config):
                 continue
             if reader.read_json_if_valid(found / layout.META).get("versions") == versions:
                 return found

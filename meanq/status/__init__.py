@@ -1,4 +1,4 @@
-"""What runs are doing and what became of them: `python -m meanq.status`, and the table at the end of a command.
+"""What runs are doing and what became of them: `meanq status`, and the table at the end of a command.
 
 May import config and rundir.
 """

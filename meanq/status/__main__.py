@@ -1,10 +1,10 @@
 """Show what every run below a directory is doing. It only reads, so it is safe at any time.
 
-python -m meanq.status                  every run below runs/
-python -m meanq.status --watch          the same, refreshed until Ctrl-C
-python -m meanq.status --failed         why runs failed, with tracebacks
-python -m meanq.status RUN_DIRECTORY    all about one run
-python -m meanq.status --json           for scripts: a list with one object per run
+meanq status                  every run below runs/
+meanq status --watch          the same, refreshed until Ctrl-C
+meanq status --failed         why runs failed, with tracebacks
+meanq status RUN_DIRECTORY    all about one run
+meanq status --json           for scripts: a list with one object per run
 
 A run is `finished`, `interrupted` or `failed` where it said so. It is `running` while a process holds its lock,
 `stalled?` if that process has not written its status for two minutes, and `killed` if there is no such process.
@@ -44,7 +44,7 @@ def watch(root: Path, console: Console, every_run: bool) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     described = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m meanq.status", description=__doc__, formatter_class=described)
+    parser = argparse.ArgumentParser("meanq status", description=__doc__, formatter_class=described)
     parser.add_argument("root", nargs="?", type=Path, default=Path("runs"), help="a directory of runs, or one run")
     parser.add_argument("--all", action="store_true", help=f"a row for every run, also of more than {COLLAPSE_ABOVE}")
     shown = parser.add_mutually_exclusive_group()

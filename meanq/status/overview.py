@@ -1,9 +1,8 @@
-"""What `python -m meanq.status` shows: a table of runs or of labels, failures, a summary, and details of one run."""
+"""What `meanq status` shows: a table of runs or of labels, failures, a summary, and details of one run."""
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
 from statistics import mean, stdev
@@ -164,8 +163,11 @@ def text(content: str, style: str = "") -> Text:
 
 
 def duration(seconds: float | None) -> str:
-    """Hours, minutes and seconds."""
-    return "-" if seconds is None else str(timedelta(seconds=int(seconds)))
+    """Write seconds, minutes or hours, whichever fits, with two or three digits."""
+    if seconds is None:
+        return "-"
+    size, unit = next((pair for pair in ((1, "s"), (60, "min")) if seconds < 99.5 * pair[0]), (3600, "h"))
+    return f"{seconds / size:,.{1 if seconds / size < 9.95 else 0}f} {unit}"
 
 
 def _cell(value: float | None, form: str) -> str:

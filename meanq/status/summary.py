@@ -1,4 +1,4 @@
-"""The table at the end of `python -m meanq.run`: what became of its runs, and where the time went."""
+"""The table at the end of `meanq run`: what became of its runs, and where the time went."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

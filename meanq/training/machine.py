@@ -10,6 +10,7 @@ import psutil
 import torch
 
 from meanq.config.errors import ConfigError
+from meanq.config.extensions import own_code
 from meanq.config.schema import Config
 from meanq.learning.build import replay_capacity
 from meanq.learning.learner import why_not_compile
@@ -39,6 +40,8 @@ def updates(config: Config) -> int:
 def resolve_compile(config: Config, device: torch.device) -> tuple[bool, str]:
     """Whether to compile the learner, and why. `auto` compiles if the run is long enough to win the time back."""
     count = updates(config)
+    if config.compile == "auto" and {"algo.value", "network.kind"} & set(own_code(config)):
+        return False, "code of your own is compiled only with compile=true"
     if config.compile == "false" or (config.compile == "auto" and count < _COMPILE_FROM_UPDATES):
         reason = "compile=false" if config.compile == "false" else f"{count:,} updates are too few for it to pay"
         return False, reason

@@ -5,12 +5,15 @@ depends on, so a checkpoint is always made between a step and its observation, a
 """
 
 import contextlib
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from meanq.config.errors import ConfigError
+from meanq.config.extensions import sources
 from meanq.config.schema import Config, LoggerConfig
 from meanq.envs import make_env
 from meanq.learning import build
@@ -140,14 +143,21 @@ class Session:
 
     def _resume(self, saved: Saved, reporter: TerminalReporter) -> None:
         state = saved.state
-        self._check_same_machine(state, reporter)
-        torch.set_num_threads(state["threads"])  # another number would round otherwise
-        self.loop.load_state_dict(saved.step, state)
-        saved.restore_frames(self.loop.replay)
-        self._statistics.load_state_dict(state, self.device)
+        try:
+            self._check_same_machine(state, reporter)
+            torch.set_num_threads(state["threads"])  # another number would round otherwise
+            self.loop.load_state_dict(saved.step, state)
+            saved.restore_frames(self.loop.replay)
+            self._statistics.load_state_dict(state, self.device)
+            self._clock.start(saved.step, state["seconds"])
+            self._record.resume(saved.step, state["record"])
+        except (CheckpointError, ConfigError):
+            raise
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, zlib.error) as error:
+            what = f"state-{saved.step}.json does not fit this run ({type(error).__name__}: {error})"
+            remedy = f"remove {self.directory} to start the run again from the beginning"
+            raise CheckpointError(f"{self._checkpoints.directory}: {' '.join(what.split())}; {remedy}") from None
         self._saved = saved.step
-        self._clock.start(saved.step, state["seconds"])
-        self._record.resume(saved.step, state["record"])
         self._announce(reporter)
 
     def _check_same_machine(self, state: dict[str, Any], reporter: TerminalReporter) -> None:
@@ -272,7 +282,8 @@ class Session:
         """What made the run, and what roundings, hence the last digits of results, depend on."""
         overrides = {"overrides": self._overrides} if self._overrides else {}
         made_on = {"threads": torch.get_num_threads(), "device": self.device.type, "compiled": self.compiled}
-        return {**overrides, **made_on}
+        own = {"sources": found} if (found := sources(self.config)) else {}
+        return {**overrides, **made_on, **own}
 
     def _versions(self) -> dict[str, str | None]:
         """What results may depend on beside the configuration."""

@@ -129,7 +129,7 @@ def test_the_bias_is_that_of_the_option(tmp_path: Path) -> None:
     text = make(tmp_path, "--bias", "first_life")
     (row,) = pd.read_csv(tmp_path / "report/tables/summary.csv").to_dict("records")
     assert row["bias"] == 0.5
-    assert f"python -m analysis.report {tmp_path} --bias first_life" in text
+    assert f"meanq report {tmp_path} --bias first_life" in text
 
 
 def test_nothing_of_a_run_is_ever_executed(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_unfinished_runs_are_named(state: str, tmp_path: Path) -> None:
 def test_a_run_that_was_killed_before_its_first_evaluation_counts_as_empty(tmp_path: Path) -> None:
     directory = write_run(tmp_path, state="running", seconds=None)
     (directory / "status.json").unlink()
-    (directory / "meta.json").write_text("{")
+    (directory / "meta.json").unlink()
     found = read_runs([tmp_path])
     (run,) = found.runs
     assert (run.state, run.last_evaluation, len(run.episode_means), run.probes) == ("unknown", 0, 0, None)
@@ -153,9 +153,9 @@ def write_text(directory: Path, name: str, text: str) -> None:
         ("config.yaml", "seed: [", "while parsing"),
         ("config.yaml", "just words", "is not the configuration of a run"),
         ("config.yaml", "!!python/object/apply:os.system ['touch executed']", "could not determine a constructor"),
-        ("evaluations.csv", "step,episode\n10,0\n", "not in index"),
+        ("evaluations.csv", "step,episode\n10,0\n", "has no column return"),
         ("evaluations.csv", "", "No columns"),
-        ("probes.npz", "not an archive", "pickle"),
+        ("probes.npz", "not an archive", "not a zip file"),
         ("timings.csv", "step,seconds\n1,fast\n", "could not convert"),
     ],
 )

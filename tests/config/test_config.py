@@ -164,6 +164,7 @@ TABLE = {
     "dqn_no_target": (1, "mean", False, None, "own", "epsilon_greedy"),
     "double_dqn": (1, "mean", True, 1, "own", "epsilon_greedy"),
     "avg_dqn": (1, "mean", False, 5, "own", "epsilon_greedy"),
+    "qr_dqn": (1, "mean", False, 1, "own", "epsilon_greedy"),
     "ens_dqn": (5, "mean", False, 1, "shared", "epsilon_greedy"),
     "meanq": (5, "mean", False, 1, "own", "epsilon_greedy"),
     "meanq_no_target": (5, "mean", False, None, "own", "epsilon_greedy"),
@@ -195,7 +196,7 @@ def test_an_algorithm_is_its_row_of_the_specification(name: str) -> None:
     sampling = {("independent", "per_member"): "own", ("shared", "shared"): "shared"}[algo.minibatch, algo.priorities]
     snapshots = algo.target_snapshots if algo.target_network else None
     assert (algo.ensemble_size, algo.bootstrap, algo.double, snapshots, sampling, algo.exploration) == TABLE[name]
-    assert algo.prioritized == (name != "drq_eps")
+    assert algo.prioritized == (name not in ("drq_eps", "qr_dqn"))
 
 
 def test_drq_eps_has_its_published_values() -> None:

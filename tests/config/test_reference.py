@@ -16,6 +16,10 @@ def test_the_document_is_up_to_date() -> None:
     assert write_docs.FIELDS.read_text() == write_docs.fields_page(), "make docs"
 
 
+def test_the_page_of_commands_is_up_to_date() -> None:
+    assert write_docs.COMMANDS_PAGE.read_text() == write_docs.commands_page(), "make docs"
+
+
 @pytest.mark.parametrize("option", ["--help", "-h"])
 def test_help_explains_every_choice_and_field_in_80_columns(
     option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -27,7 +31,7 @@ def test_help_explains_every_choice_and_field_in_80_columns(
     page = capsys.readouterr().out
     assert stop.value.code == 0
     assert max(map(len, page.splitlines())) <= 80
-    for word in ("python -m meanq.run", "--dry-run", "--multirun", "--cfg job", "--hydra-help"):
+    for word in ("meanq run", "--dry-run", "--multirun", "--cfg job", "--hydra-help"):
         assert word in page
     for group in GROUPS:
         assert f"{group}: " in page and all(choice in page for choice in group_choices(group))

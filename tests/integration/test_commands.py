@@ -63,7 +63,7 @@ def test_a_command_of_the_readme(command: str, tmp_path: Path) -> None:
         return
     if "--dry-run" in arguments:
         result = run(*arguments, cwd=tmp_path)
-        assert result.returncode == 0 and re.search(r"90 runs .* hours", result.stdout), result.stderr
+        assert result.returncode == 0 and re.search(r"90 runs .* roughly \d+ h ", result.stdout), result.stderr
         assert not (tmp_path / "runs").exists()
         return
     arguments = ["seed=0-1" if a == "seed=0-4" else a for a in arguments if not a.startswith("total_steps")]
@@ -118,7 +118,12 @@ def test_make_run_ends_with_a_figure_and_says_what_it_shows(tmp_path: Path) -> N
 def test_make_reproduce_takes_a_study_and_a_scale() -> None:
     train, keep = make_commands("reproduce", "STUDY=sampling", "SCALE=paper")
     assert train == ["meanq.run", "-m", "+study=sampling", "scale=paper", "hydra/launcher=local"]
-    assert keep == ["analysis.results", "runs/sampling", *("--scale", "paper", "--out", "ablations/results/sampling")]
+    chosen = ("--study", "sampling", "--scale", "paper")
+    assert keep == ["analysis.results", "runs/sampling", *chosen, "--out", "ablations/results/sampling"]
+    assert make_commands("reproduce", "STUDY=sampling")[0][3] == "scale=minatar", "the default where there is one"
+    train, keep = make_commands("reproduce", "STUDY=some/where/mine.yaml")
+    assert train == ["meanq.run", "-m", "+study=some/where/mine.yaml", "hydra/launcher=local"]
+    assert keep == ["analysis.results", "runs/mine", "--study", "some/where/mine.yaml", "--out", "results/mine"]
     asked = subprocess.run(["make", "reproduce", "READY="], cwd=PROJECT, capture_output=True, text=True)
     assert asked.returncode != 0 and "which study?" in asked.stdout and "target_network" in asked.stdout
 

@@ -1,4 +1,4 @@
-"""The built wheel works without the checkout: a sweep, its status and its report from an empty directory."""
+"""The built wheel works without the checkout: every command, from a directory that has only an analysis/ of its own."""
 
 import os
 import shutil
@@ -8,6 +8,8 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+
+from meanq.cli import COMMANDS
 
 PROJECT = Path(__file__).parents[2]
 SWEEP = (
@@ -43,14 +45,37 @@ def run(program: Path, *arguments: str, at: Path) -> str:
     return done.stdout
 
 
-def test_a_sweep_status_and_report_from_an_empty_directory(binaries: Path, tmp_path: Path) -> None:
-    python = binaries / "python"
-    where = run(python, "-c", "import meanq, analysis; print(meanq.__file__, analysis.__file__)", at=tmp_path)
+@pytest.fixture
+def users_directory(tmp_path: Path) -> Path:
+    """A directory with a package called analysis, which is the user's."""
+    for name in ("__init__", "console", "report", "metrics"):
+        (tmp_path / "analysis").mkdir(exist_ok=True)
+        (tmp_path / "analysis" / f"{name}.py").write_text("raise SystemExit('the wrong analysis')\n")
+    return tmp_path
+
+
+def test_a_sweep_and_what_reads_its_runs(binaries: Path, users_directory: Path) -> None:
+    python, meanq, at = binaries / "python", binaries / "meanq", users_directory
+    where = run(python, "-c", "import meanq, meanq.analysis as a; print(meanq.__file__, a.__file__)", at=at)
     assert where.count(str(binaries.parent)) == 2, where
-    run(binaries / "meanq", *SWEEP, at=tmp_path)
-    assert len(list((tmp_path / "runs").rglob("weights.safetensors"))) == 4
-    assert "4 finished" in run(python, "-m", "meanq.status", at=tmp_path)
-    run(python, "-m", "analysis.report", "runs", at=tmp_path)
-    assert (tmp_path / "runs" / "report" / "index.html").stat().st_size > 100_000
-    plan = run(binaries / "meanq", "-m", "+study=target_network", "scale=minatar", "--dry-run", at=tmp_path)
+    run(meanq, *SWEEP, at=at)
+    assert len(list((at / "runs").rglob("weights.safetensors"))) == 4
+    assert "4 finished" in run(meanq, "status", at=at)
+    assert "4 finished" in run(python, "-m", "meanq.status", at=at)
+    run(meanq, "report", "runs", at=at)
+    assert (at / "runs" / "report" / "index.html").stat().st_size > 100_000
+    table = run(meanq, "metrics", "runs", at=at)
+    assert table.startswith("env,") and table == run(python, "-m", "meanq.analysis.metrics", "runs", at=at)
+    assert table == run(python, "-m", "meanq", "metrics", "runs", at=at)
+    plan = run(meanq, "run", "-m", "+study=target_network", "scale=minatar", "--dry-run", at=at)
     assert "target_network" in plan
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str, binaries: Path, users_directory: Path) -> None:
+    assert f"meanq {command}" in run(binaries / "meanq", command, "--help", at=users_directory)
+
+
+def test_the_name_analysis_is_the_users(binaries: Path, tmp_path: Path) -> None:
+    find = "from importlib.util import find_spec; print(find_spec('analysis'))"
+    assert run(binaries / "python", "-c", find, at=tmp_path) == "None\n"

@@ -155,3 +155,36 @@ def test_mistakes_about_launchers_and_names_are_one_line(arguments: list[str], s
     with pytest.raises(ConfigError, match=says) as caught:
         plan([*arguments, f"root={tmp_path}"])
     assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ["+algo.learning_rat=0.5"],
+            r"^algo.learning_rat=0.5: there is no such field; did you mean algo.learning_rate",
+        ),
+        (["++algo.learning_rat=0.5"], r"^algo.learning_rat=0.5: there is no such field"),
+        (["+algo.learning_rat=0.5", "--cfg", "job"], r"^algo.learning_rat=0.5: there is no such field"),
+        (["+seed=3"], r"^\+seed: this field exists; write it without the plus sign"),
+        (["-m", "env=glob(nothing*)"], r"^env=glob\(nothing\*\): it matches none of alien"),
+        (["-m", "seed=glob(*)"], r"glob\(\) chooses among algo, env"),
+        (["-m", "algo.learning_rate=interval(0,1)"], r"a sweep needs single values"),
+        (["-m", "hydra/sweeper=optuna"], r"^hydra/sweeper=optuna: .* has no other sweeper; write the values"),
+        (["hydra.run.dir=x"], r"^hydra.run.dir=x: it would have no effect; write root="),
+    ],
+)
+def test_nothing_on_the_command_line_is_silently_ignored(arguments: list[str], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        plan([*arguments, f"root={tmp_path}"])
+
+
+def test_glob_chooses_among_the_files_of_a_group(tmp_path: Path) -> None:
+    planned = plan(["-m", "env=glob(minatar/*s*)", f"root={tmp_path}"])
+    names = ["asterix", "seaquest", "space_invaders"]
+    assert planned is not None and [config.env.id for config in planned.configs] == names
+    own = tmp_path / "my_conf" / "algo"
+    own.mkdir(parents=True)
+    (own / "pair.yaml").write_text("defaults:\n  - maxmin\n  - _self_\n\nname: pair\n")
+    planned = plan(["-m", "--config-dir", str(own.parent), "algo=glob([pair,dqn])", f"root={tmp_path}"])
+    assert planned is not None and [config.algo.name for config in planned.configs] == ["dqn", "pair"]

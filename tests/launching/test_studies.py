@@ -273,17 +273,99 @@ def test_a_study_file_of_ones_own(tmp_path: Path) -> None:
     assert {config.study for config in plan.configs} == {"mine"}
 
 
-@pytest.mark.parametrize("broken", ["[1, 2]", "question: x", OWN.replace("machine", "machin"), OWN + "why: x", "a: ["])
-def test_a_file_that_is_no_study_is_named(broken: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", ["yaml", "yml"])
+def test_the_smallest_study_is_a_name_and_runs(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"mine.{ending}"
+    path.write_text("runs:\n  - algo=dqn env=chain seed=0-1\n")
+    plan = planned(tmp_path, f"+study={path}")
+    assert cells(plan.configs) == {("chain", "dqn"): [0, 1]}
+    assert {config.study for config in plan.configs} == {"mine"} and plan.scale is None
+    with pytest.raises(ConfigError, match=r"scale=tiny: \+study=mine has no such scale; leave scale= out"):
+        planned(tmp_path, f"+study={path}", "scale=tiny")
+
+
+def test_one_scale_needs_no_name(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(OWN)
+    assert planned(tmp_path, f"+study={path}").scale == "tiny"
+    path.write_text(OWN + "  huge: {runs: [env=chain]}\n")
+    with pytest.raises(ConfigError, match="it needs a scale; write scale= and one of tiny, huge"):
+        planned(tmp_path, f"+study={path}")
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        ("[1, 2]", "it is no study; write at least `runs:`"),
+        ("", "it is no study"),
+        ("a: [", "it cannot be read"),
+        ("question: x", "runs is missing; write a list of sweeps"),
+        ("runs: []", "runs is empty; write a list of sweeps"),
+        ("runs:", "runs is empty"),
+        ("runs: env=chain", "runs is no list; write a list of sweeps"),
+        ("runs: {a: 1}", "runs is no list"),
+        ("runs: [3]", r"runs\[0\]=3: write overrides as on the command line"),
+        ("runs: ['']", r"runs\[0\]=: write overrides"),
+        ("runs: [env=chain, [seed=0]]", r"runs\[1\]=\['seed=0'\]: write overrides"),
+        ("runs: [env=chain dqn]", r"runs\[0\]=env=chain dqn: write overrides"),
+        ('runs: ["env=\'chain"]', "No closing quotation; write it as on the command line"),
+        ("runs: [env=chain]\ncommon: 7", "common=7: write overrides"),
+        ("runs: [env=chain]\nquestion: [why]", r"question=\['why'\]: write a text"),
+        ("runs: [env=chain]\nname: mine", "name: a study has no such entry; the name of the file is the study's"),
+        ("runs: [env=chain]\nmachin: x", "machin: a study has no such entry; did you mean machine"),
+        (OWN.replace("machine", "machin"), r"scales\.tiny\.machin: .*did you mean machine"),
+        (OWN + "why: x", "why: a study has no such entry"),
+        (OWN + "runs: [env=chain]", "runs: the file has scales; write it below each of them"),
+        ("scales: []", "scales: write a name and below it the `runs`"),
+        ("scales: {tiny: [env=chain]}", "scales.tiny: write a name and below it `runs:`"),
+        ("scales: {tiny: {runs: []}}", "scales.tiny.runs is empty"),
+        ("runs: [env=chain nosuch=1]", "nosuch: there is no such"),
+    ],
+)
+def test_a_file_that_is_no_study_gets_one_line_and_exit_code_2(
+    broken: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "mine.yaml").write_text(broken)
-    with pytest.raises(
-        ConfigError, match=r"mine.yaml is no study .*; it needs question, paper, refuted_by, scales"
-    ) as e:
-        planned(tmp_path, f"+study={tmp_path}/mine.yaml", "scale=tiny")
-    assert "\n" not in str(e.value)
+    words = ["-m", f"+study={tmp_path}/mine.yaml", f"root={tmp_path}/runs"]
+    monkeypatch.setattr(sys, "argv", ["meanq", *words])
+    with pytest.raises(SystemExit) as stop:
+        run.main()
+    shown = capsys.readouterr().err
+    assert stop.value.code == 2 and re.search(says, shown), shown
+    assert shown.count("\n") == 1 and not (tmp_path / "runs").exists()
 
 
-def test_a_dry_run_lists_runs_and_hours_and_writes_nothing(
+@pytest.mark.parametrize(("name", "content"), [("a b.yaml", b"runs: [env=chain]"), ("mine.yaml", b"runs: [\xff]")])
+def test_a_name_or_bytes_that_cannot_work_are_told(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=r"use letters, digits|it cannot be read"):
+        planned(tmp_path, f"+study={tmp_path}/{name}")
+
+
+def test_the_example_trains_and_gives_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from analysis.results import __main__ as results
+
+    example = STUDY_DIR.parent / "examples" / "study.yaml"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["meanq", "-m", f"+study={example}", "seed=0"])  # one of its two seeds
+    with pytest.raises(SystemExit) as stop:
+        run.main()
+    assert stop.value.code == 0
+    results.main(["runs/study", "--study", str(example), "--out", "results"])
+    page = (tmp_path / "results" / "README.md").read_text()
+    assert "- Question: Does a larger ensemble" in page and "The paper:" not in page
+    assert "make reproduce STUDY=study.yaml\n" in page and "3 of the 6 of this study;" in page
+    assert str(tmp_path) not in page and str(example.parent) not in (tmp_path / "results/provenance.json").read_text()
+    assert {run.label for run in read_runs([tmp_path / "results/runs"]).runs} == {
+        "dqn",
+        "meanq",
+        "meanq__ensemble_size=10",
+    }
+    results.main(["--again", "results"])
+    assert (tmp_path / "results" / "README.md").read_text() == page, "without the study's file"
+
+
+def test_a_dry_run_lists_runs_and_times_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["-m", "+study=sampling", "scale=minatar", "--dry-run", f"root={tmp_path}/runs"]
@@ -295,7 +377,7 @@ def test_a_dry_run_lists_runs_and_hours_and_writes_nothing(
     study = load_study("sampling")
     assert all(text.split()[0] in out for text in (study.question, study.paper, study.refuted_by))
     assert re.search(r"minatar_breakout │ meanq__priorities=shared +│ +0-4 │ +5 │ +100,000 │", out)
-    assert re.search(r"30 runs below .*/sampling, roughly [\d.]+ hours", out)
+    assert re.search(r"30 runs below .*/sampling, roughly [\d.]+ h one after the other", out)
     assert not any(tmp_path.iterdir())
 
 

@@ -24,7 +24,7 @@ from meanq.rundir.lock import DirectoryLock, lock_holder
 from meanq.rundir.progress import RunStatus, read_run
 from meanq.rundir.reader import find_runs
 from meanq.status.__main__ import main
-from meanq.status.overview import Overview, comparable_returns
+from meanq.status.overview import Overview, comparable_returns, duration
 
 HOLD = """
 import fcntl, json, os, socket, sys, time
@@ -401,7 +401,7 @@ def test_a_pipe_gets_complete_plain_rows(
         "asterix meanq 0 killed 1.0% - - -",
         "asterix meanq 1 interrupted 50.0% 2.50 - -",
         "asterix meanq 2 unreadable - - - -",
-        "breakout dqn 0 running 25.0% - 10.0 0:00:45",
+        "breakout dqn 0 running 25.0% - 10.0 45 s",
         "breakout meanq 0 finished 100.0% 5.00 50.0 -",
         "breakout meanq 1 finished 100.0% 9.00 50.0 -",
         "breakout meanq 2 failed 40.0% 1.00 - -",
@@ -625,3 +625,29 @@ def test_watch_keeps_the_summary_in_a_low_window(tmp_path: Path) -> None:
         with contextlib.suppress(pexpect.ExceptionPexpect):
             child.close()
     assert child.exitstatus == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (None, "-"),
+        (0, "0.0 s"),
+        (0.31, "0.3 s"),
+        (45.2, "45 s"),
+        (99.6, "1.7 min"),
+        (600, "10 min"),
+        (5_990, "1.7 h"),
+        (34_000, "9.4 h"),
+        (360_000, "100 h"),
+    ],
+)
+def test_durations_are_in_the_unit_that_fits(seconds: float | None, shown: str) -> None:
+    assert duration(seconds) == shown
+
+
+def test_recent_speed_spans_one_evaluation_and_leaves_warm_up_out() -> None:
+    """1,000 steps take 1 s of warm-up, 100 s with compiling, then 10 s, and 30 s where they include an evaluation."""
+    seconds = [1, 100, 10, 10, 10, 30, 10, 10, 10, 30, 10]
+    rows = [progress.Stretch(1000 * i, 1000 * i + 1000, s) for i, s in enumerate(seconds)]
+    assert progress.recent_speed(reversed(rows), 4000, 1600) == pytest.approx(4000 / 60)
+    assert progress.recent_speed(reversed(rows[:4]), 4000, 1600) == pytest.approx(2000 / 20)

@@ -1,5 +1,6 @@
 """Exact resume: kill a run anywhere, start it again, as often as you like; it ends with the same bytes."""
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -19,7 +20,7 @@ import meanq
 from meanq.config.errors import ConfigError
 from meanq.config.schema import Config
 from meanq.learning.agent import DivergedError
-from meanq.rundir import circumstances
+from meanq.rundir import circumstances, files
 from meanq.rundir.checkpoint import CheckpointError, Checkpoints, _from_plain, _to_plain
 from meanq.rundir.lock import BusyError, lock_holder
 from meanq.rundir.reader import read_status
@@ -110,6 +111,8 @@ def assert_same(directory: Path, reference: Path) -> None:
 
 CASES = {
     **{f"{algo} on MinAtar": (f"algo={algo}", *SMALL) for algo in ("meanq", "avg_dqn", "bootstrapped_dqn")},
+    "qr_dqn on MinAtar": ("algo=qr_dqn", *SMALL, "algo.quantiles=20"),
+    "qr_dqn with five members on MinAtar": ("algo=qr_dqn", *SMALL, "algo.quantiles=20", "algo.ensemble_size=5"),
     "meanq_rainbow on MinAtar": ("algo=meanq_rainbow", *SMALL, "env=minatar/freeway"),
     "sunrise on MinAtar": ("algo=sunrise", *SMALL, "algo.multi_step=3", "algo.random_shift=1"),
     **{f"{algo} on Atari": (f"algo={algo}", *ATARI) for algo in ("meanq", "avg_dqn", "bootstrapped_dqn")},
@@ -373,7 +376,7 @@ def damage(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["cut", "flipped", "missing"])
-@pytest.mark.parametrize("file", ["state-100.json", "arrays-100.safetensors", "frames-5*"])
+@pytest.mark.parametrize("file", ["state-100.json", "arrays-100.safetensors"])
 def test_a_broken_checkpoint_is_noticed_and_the_one_before_is_used(
     file: str, how: str, finished: Path, tmp_path: Path
 ) -> None:
@@ -388,6 +391,85 @@ def test_a_broken_checkpoint_is_noticed_and_the_one_before_is_used(
     (warning,) = reporter.warnings
     assert "state-100.json cannot be used" in warning and path.name in warning
     assert_same(directory, finished)
+
+
+@pytest.mark.parametrize("how", ["cut", "flipped", "missing"])
+def test_damaged_frames_are_restored_from_their_copies(how: str, finished: Path, tmp_path: Path) -> None:
+    """Both checkpoints need the oldest frames: without the copies the run would be lost."""
+    directory = crashed(tmp_path, 130).directory
+    originals = [p for p in (directory / "checkpoint").glob("frames-*") if p.suffix != ".copy"]
+    for path in originals:
+        damage(path, how)
+    reporter = Stop(-1)
+    make_run(tmp_path, *SMALL).train(reporter)
+    assert reporter.first == 100
+    assert [warning.endswith("restored from its copy") for warning in reporter.warnings] == [True] * len(originals)
+    assert len(originals) == 2
+    assert_same(directory, finished)
+
+
+def test_frames_damaged_together_with_their_copy_are_an_error(tmp_path: Path) -> None:
+    directory = crashed(tmp_path, 130).directory
+    for path in (directory / "checkpoint").glob("frames-0-*"):
+        damage(path, "flipped")
+    with pytest.raises(CheckpointError, match=r"frames-0-.*\.copy is damaged"):
+        make_run(tmp_path, *SMALL).train(SilentReporter())
+
+
+def test_a_checkpoint_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    """Pruning there would remove the files of others."""
+    directory, elsewhere = crashed(tmp_path, 130).directory, tmp_path / "elsewhere"
+    (directory / "checkpoint").rename(elsewhere)
+    (elsewhere / "thesis.tex").write_text("years of work")
+    (directory / "checkpoint").symlink_to(elsewhere)
+    before = sorted(elsewhere.iterdir())
+    with pytest.raises(CheckpointError, match="is a link; replace it"):
+        make_run(tmp_path, *SMALL).train(SilentReporter())
+    assert sorted(elsewhere.iterdir()) == before
+
+
+def test_files_of_others_beside_a_checkpoint_stay(finished: Path, tmp_path: Path) -> None:
+    directory = crashed(tmp_path, 130).directory
+    others = [directory / "checkpoint" / "notes.txt", directory / "checkpoint" / ".hidden", directory / ".a.notebook"]
+    leftovers = [directory / "checkpoint" / ".frames-0-50.abcd1234", directory / ".status.json.abcd1234"]
+    for path in others + leftovers:
+        path.write_text("x")
+    make_run(tmp_path, *SMALL).train(SilentReporter())
+    assert [path.read_text() for path in others] == ["x"] * 3
+    assert not any(path.exists() for path in leftovers)
+
+
+def test_a_file_that_cannot_be_read_back_is_noticed_when_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = crashed(tmp_path, 130).directory
+    write = files.write_atomically
+
+    def lossy(path: Path, data: bytes) -> None:
+        write(path, data[:-1] if path.name.startswith("arrays-") else data)
+
+    monkeypatch.setattr("meanq.rundir.checkpoint.write_atomically", lossy)
+    with pytest.raises(OSError, match="cannot be read back"):
+        make_run(tmp_path, *SMALL).train(SilentReporter())
+    assert Checkpoints(directory).steps() == [50, 100], "the good ones stay"
+
+
+@pytest.mark.parametrize("change", ["optimiser", "threads", "record", "files"])
+def test_a_checkpoint_with_right_checksums_and_wrong_contents_is_one_line(change: str, tmp_path: Path) -> None:
+    directory = crashed(tmp_path, 130).directory
+    for path in (directory / "checkpoint").glob("state-*.json"):
+        content = json.loads(path.read_bytes().splitlines()[0])
+        if change == "files":
+            content["files"] = ["frames"]
+        elif change == "optimiser":
+            content["state"] = {"versions": {"device": "cpu"}, "compiled": False, "threads": 1}
+        else:
+            content["state"][change] = {"x": "y"}
+        line = json.dumps(content).encode()
+        path.write_bytes(line + b"\n" + hashlib.sha256(line).hexdigest().encode() + b"\n")
+    with pytest.raises((CheckpointError, ConfigError)) as caught:
+        make_run(tmp_path, *SMALL).train(SilentReporter())
+    assert "\n" not in str(caught.value) and "remove" in str(caught.value)
 
 
 def test_without_a_good_checkpoint_it_says_so_and_touches_nothing(tmp_path: Path) -> None:
@@ -545,8 +627,8 @@ def test_the_disk_it_takes_is_bounded(tmp_path: Path) -> None:
 
     run = make_run(tmp_path, *SMALL, "total_steps=600", "algo.replay_capacity=100", "checkpoint.keep=true")
     run.train(Measuring())
-    assert sizes[0] == (3, 1) and sizes[-1] == sizes[-2] == sizes[-3] and sizes[-1][1] == 2
-    assert sizes[-1][0] <= 2 * 2 + 4
+    assert sizes[0] == (4, 1) and sizes[-1] == sizes[-2] == sizes[-3] and sizes[-1][1] == 2
+    assert sizes[-1][0] <= 2 * 2 + 2 * 4
     assert Checkpoints(run.directory).steps() == [550, 600], "checkpoint.keep=true"
 
 

@@ -1,0 +1,122 @@
+"""Makes run directories that are broken or hostile: every file of a run, with everything that can be wrong with it."""
+
+import io
+import json
+import os
+import socket
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from tests.synthetic_runs import write_run
+
+FILES = ("config.yaml", "status.json", "meta.json", "evaluations.csv", "training.csv", "timings.csv", "probes.npz")
+ESCAPE = "\x1b]0;owned\x07\x1b[31mred"
+
+
+def _archive(**members: bytes) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return data.getvalue()
+
+
+def _array(**arrays: object) -> bytes:
+    data = io.BytesIO()
+    np.savez_compressed(data, **arrays)  # type: ignore[arg-type]
+    return data.getvalue()
+
+
+def _npy_header(shape: str) -> bytes:
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+
+
+CONTENTS: dict[str, bytes] = {
+    "empty": b"",
+    "newline": b"\n",
+    "binary": bytes(range(256)) * 20,
+    "nul": b"\0" * 1000,
+    "utf16": "step,return\n1,2\n".encode("utf-16"),
+    "not_utf8": b"step,return\n\xff\xfe,\xe9\n",
+    "brackets": b"[" * 200_000,
+    "braces": b"{" * 200_000,
+    "nested_json": b'{"state": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+    "items": b"- " * 100_000,
+    "indented": b"".join(b" " * depth + b"a:\n" for depth in range(1_000)),
+    "aliases": b"a: &a [x, x, x, x, x, x, x, x, x]\n"
+    + b"".join(
+        b"%c: &%c [*%c, *%c, *%c, *%c, *%c, *%c, *%c, *%c, *%c]\n" % (98 + i, 98 + i, *[97 + i] * 9) for i in range(12)
+    ),
+    "merges": b"a: &a {x: 1}\n"
+    + b"".join(b"%c: &%c {<<: [*%c, *%c, *%c, *%c]}\n" % (98 + i, 98 + i, *[97 + i] * 4) for i in range(20)),
+    "tags": b"!!python/object/apply:os.system ['touch owned']\n",
+    "digits": b'{"step": ' + b"9" * 4_000 + b"}",
+    "more_digits": b"step,episode,return\n" + b"9" * 10_000 + b",0,1\n",
+    "infinity": b'{"state": "finished", "step": Infinity, "total_steps": -Infinity}',
+    "nan": b'{"state": "finished", "step": NaN, "total_steps": NaN, "seconds": NaN, "resumed": NaN}',
+    "dates": b"seed: 2020-01-01\ntotal_steps: 2020-01-01 10:00:00\nstudy: s\nlabel: l\nenv: {}\nalgo: {}\n",
+    "list": b"[1, 2, 3]",
+    "text": b'"text"',
+    "types": b'{"state": ["finished"], "step": "1", "total_steps": {}, "resumed": 3, "seconds": "x", "overrides": 1}',
+    "control": json.dumps(
+        {"state": "failed", "step": 1, "total_steps": 2, "reason": ESCAPE, "traceback": ESCAPE}
+    ).encode(),
+    "control_names": f'"{ESCAPE}": 1\n'.encode(),
+    "quotes": b'step,return\n"1,2\n' * 1_000,
+    "columns": b"a," * 50_000 + b"\n1\n",
+    "ragged": b"step,episode,return\n1\n1,2,3,4,5,6,7,8,9\n",
+    "huge_numbers": b"step,episode,return,seconds,steps_per_second\n1e400,1e400,1e400,1e400,1e400\n",
+    "archive": _archive(step=b"", q=b""),
+    "bomb": _archive(step=b"\0" * 10, q=b"\0" * 2**28 + b"\0"),
+    "lying_header": _archive(step=_npy_header("(1,)") + b"\0" * 8, q=_npy_header("(200000, 50, 5, 30)")),
+    "pickle": _array(step=np.array([1]), q=np.array([{"a": 1}], dtype=object)),
+    "shapes": _array(step=np.arange(3), q=np.zeros((2, 4, 1, 2))),
+    "not_finite": _array(step=np.array([10_000]), q=np.full((1, 4, 1, 2), np.inf), true_q=np.full((4, 2), np.nan)),
+}
+
+
+def _large(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(5 * 2**30)  # sparse: takes no disk
+
+
+def _socket(path: Path) -> None:
+    here = Path.cwd()
+    os.chdir(path.parent)  # the address of a socket must be short
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+KINDS: dict[str, Callable[[Path], object]] = {
+    "directory": Path.mkdir,
+    "fifo": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "link_out": lambda path: path.symlink_to("/etc/passwd"),
+    "link_to_itself": lambda path: path.symlink_to(path.name),
+    "socket": _socket,
+    "large": _large,
+}
+
+
+def write_hostile_runs(root: Path) -> list[Path]:
+    """Write one run for every file and everything that can be wrong with it."""
+    made = []
+    for file in FILES:
+        for name in (*CONTENTS, *KINDS):
+            returns = {10_000: [1, 2], 20_000: [3, 4]}
+            directory = write_run(root, label=f"{file}_{name}", returns=returns, q={10_000: np.zeros((4, 1, 2))})
+            path = directory / file
+            path.unlink(missing_ok=True)
+            if name in KINDS:
+                KINDS[name](path)
+            else:
+                path.write_bytes(CONTENTS[name])
+            made.append(directory)
+    return made
