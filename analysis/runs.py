@@ -82,7 +82,7 @@ class Run:
         data = RunData(self.scores, self.evaluations["step"].to_numpy(), columns, seconds=self.seconds)
         if self.probes is None:
             return data
-        return replace(data, probe_step=self.probes.step, q=self.probes.q, true_q=self.probes.true_q)
+        return data.with_probes(self.probes)
 
     @cached_property
     def episode_means(self) -> pd.DataFrame:
@@ -311,12 +311,12 @@ def _read_probes(directory: Path, config: Mapping[str, Any]) -> reader.Probes | 
     if probes is None:
         return None
     _, states, members, _ = probes.q.shape
-    expected = (config.get("probe") or {}).get("states", states), config["algo"]["ensemble_size"]
+    expected = (config.get("probe") or {}).get("states") or states, config["algo"]["ensemble_size"]  # 0 states: all
     if (states, members) != expected:
         reason = f"has {states} states and {members} members where {layout.CONFIG} says {expected[0]}, {expected[1]}"
         raise reader.DamagedFileError(directory / layout.PROBES, reason)
     true_q = None if probes.true_q is None else probes.true_q.astype(np.float64)
-    return reader.Probes(probes.step.astype(np.int64), probes.q.astype(np.float64), true_q)
+    return replace(probes, step=probes.step.astype(np.int64), q=probes.q.astype(np.float64), true_q=true_q)
 
 
 def _seeds(runs: Iterable[Run]) -> str:

@@ -17,6 +17,7 @@ ENVIRONMENTS = {
     "atari": "meanq.envs.atari.Atari",
     "minatar": "meanq.envs.minatar.MinAtar",
     "chain": "meanq.envs.chain.Chain",
+    "garnet": "meanq.envs.garnet.Garnet",
     "gymnasium": "meanq.envs.gym.Gymnasium",
 }
 BOOTSTRAP_RULES = {name: f"meanq.learning.bootstrap.{name.upper()}" for name in ("mean", "own", "min", "others")}

@@ -76,7 +76,7 @@ class EnvConfig:
     """An environment: what it is, how its scores are normalised, and what the paper sets for it."""
 
     name: str = setting("name of the environment in paths and figures")
-    kind: str = setting("atari, minatar, chain, gymnasium, or the import path of your own")
+    kind: str = setting("atari, minatar, chain, garnet, gymnasium, or the import path of your own")
     id: str = setting("which environment of its kind", label=False)
     stack: int = setting("frames that form a state", least=1)
     stack_over_lives: bool = setting("keep the frame stack after a lost life", False)
@@ -88,6 +88,7 @@ class EnvConfig:
     reference: str | None = setting("source of the reference score", None, compared=False)
     evaluate_every: int = setting("value of evaluation.every", compared=False)
     probe_every: int = setting("value of probe.every", compared=False)
+    probe_states: int = setting("value of probe.states", 50, compared=False)
     vanilla: HyperparametersConfig = _family("vanilla")
     main: HyperparametersConfig = _family("main")
     sunrise: HyperparametersConfig = _family("sunrise")
@@ -174,7 +175,7 @@ class EvaluationConfig:
 class ProbeConfig:
     """Values of every member at the same initial states in every run."""
 
-    states: int = setting("initial states at which values are recorded", least=1)
+    states: int = setting("initial states at which values are recorded; 0: all states of a finite MDP", least=0)
     every: int = setting("interactions between probes", least=1)
     seed: int = setting("seed of these states, the same for all runs", least=0)
 

@@ -1,4 +1,4 @@
-"""Environments: one small interface to Atari, MinAtar, an MDP with known values, and gymnasium.
+"""Environments: one small interface to Atari, MinAtar, MDPs with known values, and gymnasium.
 
 This package may import config.
 """
@@ -12,6 +12,7 @@ import numpy as np
 from meanq.config.errors import ConfigError
 from meanq.config.extensions import ENVIRONMENTS, import_environment
 from meanq.config.schema import EnvConfig
+from meanq.envs.mdp import FiniteMDP
 
 
 class Step(NamedTuple):
@@ -62,6 +63,10 @@ class Environment(ABC):
 
     def true_q(self, discount: float) -> np.ndarray | None:
         """Return the exact optimal Q [A] of the current state; None if it is unknown."""
+        return None
+
+    def mdp(self) -> FiniteMDP | None:
+        """Return the environment as a finite MDP; None if it is not known as one."""
         return None
 
     def state_dict(self) -> dict[str, Any]:

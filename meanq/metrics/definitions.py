@@ -32,6 +32,28 @@ def bias(value: Any, discounted_return: Any) -> Any:
     return value - discounted_return
 
 
+def overestimation(q: np.ndarray, policy_value: np.ndarray) -> np.ndarray:
+    """V(s) - V^pi(s), pi the greedy policy of the run itself; q [..., P, K, A], policy_value [..., P], both of one run.
+
+    The error of a value has two parts: V - V* = (V - V^pi) + (V^pi - V*), overestimation + policy_loss.
+    """
+    return state_value(q) - policy_value
+
+
+def policy_loss(policy_value: np.ndarray, true_q: np.ndarray) -> np.ndarray:
+    """V^pi(s) - V*(s): what the greedy policy pi loses. Never positive; policy_value [..., P], true_q [P, A]."""
+    return policy_value - true_q.max(-1)
+
+
+def mean_bias(q: np.ndarray, policy_value: np.ndarray) -> float:
+    """max_a E_runs[Q(s, a)] - E_runs[V^pi(s)] with Q the ensemble mean, mean over states; q [R, P, K, A], [R, P].
+
+    The bias that is left when the noise of single runs is averaged away before the maximum. Over runs,
+    E[V - V^pi] = (E[max_a Q] - max_a E[Q]) + (max_a E[Q] - E[V^pi]), overestimation = jensen_gap + mean_bias.
+    """
+    return float((q.mean((0, -2)).max(-1) - policy_value.mean(0)).mean())
+
+
 def normalising_scores(config: Mapping[str, Any]) -> tuple[float, float] | None:
     """(random, reference) score of a run's configuration; None if the environment does not have both.
 

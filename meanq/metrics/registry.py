@@ -6,7 +6,7 @@
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -33,7 +33,12 @@ class RunData:
     probe_step: np.ndarray = field(default_factory=lambda: np.empty(0, int))  # [T]
     q: np.ndarray | None = None  # [T, P, K, A] at the probe states; None without probes
     true_q: np.ndarray | None = None  # [P, A], where the environment knows it
+    policy_value: np.ndarray | None = None  # [T, P], exact, of the greedy policy; where the environment knows it
     seconds: float = math.nan  # wall-clock time of training
+
+    def with_probes(self, probes: Any) -> "RunData":
+        """The same with probes: a meanq.rundir.reader.Probes."""
+        return replace(self, probe_step=probes.step, q=probes.q, true_q=probes.true_q, policy_value=probes.policy_value)
 
     @property
     def steps(self) -> np.ndarray:
@@ -160,6 +165,18 @@ def _true_bias(run: RunData) -> Curve | None:
     return run.probed(definitions.bias(definitions.state_value(run.q), run.true_q.max(-1)).mean(-1))
 
 
+def _overestimation(run: RunData) -> Curve | None:
+    if run.q is None or run.policy_value is None:
+        return None
+    return run.probed(definitions.overestimation(run.q, run.policy_value).mean(-1))
+
+
+def _policy_loss(run: RunData) -> Curve | None:
+    if run.true_q is None or run.policy_value is None:
+        return None
+    return run.probed(definitions.policy_loss(run.policy_value, run.true_q).mean(-1))
+
+
 def _probe_value(run: RunData) -> Curve | None:
     return None if run.q is None else run.probed(definitions.state_value(run.q).mean(-1))
 
@@ -227,9 +244,20 @@ _ENTRIES = [
            "V(s0) minus the discounted return of rewards as learned from, up to the first loss of life",
            _bias("first_life"), unit="value", form="{:+.2f}", head="bias", signed=True, averaged=True, shown="summary"),
     Metric("bias_true", "bias to true Q*",
-           "V(s0) - max_a Q*(s0, a), mean over the probe states; only where the true Q* is known (`env=chain`)",
+           "V(s0) - max_a Q*(s0, a), mean over the probe states; only where the true Q* is known (`env=chain`, "
+           "`env=garnet`)",
            _true_bias, source=PROBES, unit="value", form="{:+.2f}", mirror="probe/error", signed=True,
            shown="study truth"),
+    Metric("overestimation", "overestimation",
+           "V(s0) minus the exact value of the greedy policy, mean over the probe states (`env=garnet`); with "
+           "`policy_loss` it adds up to `bias_true`",
+           _overestimation, source=PROBES, unit="value", form="{:+.2f}", mirror="probe/overestimation", signed=True,
+           shown="truth"),
+    Metric("policy_loss", "policy loss",
+           "exact value of the greedy policy minus max_a Q*(s0, a), mean over the probe states; never positive "
+           "(`env=garnet`)",
+           _policy_loss, source=PROBES, unit="value", form="{:+.2f}", mirror="probe/policy_loss", signed=True,
+           shown="truth"),
     Metric("adam_share_<layer>", "share of Adam's step",
            "share of Adam's step that a layer's median weight takes; near 0: the layer is starved",
            source=TRAINING, mirror="training/adam_share_<layer>"),

@@ -3,7 +3,7 @@
 Names and definitions of metrics are those of meanq.metrics.registry.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +79,5 @@ def _read_data(directory: Path) -> RunData:
     names = set(rows[0]) - {"step", "episode"} if rows else ()
     columns = {name: np.array([float(row[name]) for row in rows]) for name in names}
     step, probes = np.array([int(row["step"]) for row in rows], int), reader.read_probes(directory)
-    if probes is None:
-        return RunData(scores, step, columns)
-    return RunData(scores, step, columns, probes.step, probes.q.astype(np.float64), probes.true_q)
+    data = RunData(scores, step, columns)
+    return data if probes is None else data.with_probes(replace(probes, q=probes.q.astype(np.float64)))

@@ -3,7 +3,8 @@
     <root>/<study>/<env>/<label>/seed_<n>/
       config.yaml          the resolved configuration; never changes
       evaluations.csv      one row per evaluation episode, see Episode
-      probes.npz           step [T], q [T, P, K, A], and true_q [P, A] where it is known
+      probes.npz           step [T], q [T, P, K, A]; where they are known, true_q [P, A] and, exactly, the
+                           policy_value [T, P] of the policy that is greedy in the mean of q over members
       training.csv         losses, values and schedules: means since the previous row
       timings.csv          speed, and where the time went; the only table that depends on the machine
       weights.safetensors  online weights of all members, written at the end

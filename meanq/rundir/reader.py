@@ -197,6 +197,7 @@ class Probes:
     step: np.ndarray  # [T]
     q: np.ndarray  # [T, P, K, A]
     true_q: np.ndarray | None  # [P, A]
+    policy_value: np.ndarray | None = None  # [T, P], exact, of the policy that is greedy in the members' mean
 
     def at(self, step: int) -> np.ndarray | None:
         """Q [P, K, A] at this step; None where there is no probe or a value is not finite."""
@@ -214,16 +215,19 @@ def read_probes(directory: Path) -> Probes | None:
                 raise ValueError(f"unpacks to {unpacked:,} bytes, more than {_MAX_UNPACKED_BYTES:,}")
             file.seek(0)
             arrays = np.load(file, allow_pickle=False)
-            step, q, true_q = arrays["step"], arrays["q"], arrays.get("true_q")
+            step, q = arrays["step"], arrays["q"]
+            true_q, policy_value = arrays.get("true_q"), arrays.get("policy_value")
             if q.ndim != 4 or 0 in q.shape[1:] or step.shape != (len(q),) or not (np.diff(step) > 0).all():
                 raise ValueError(f"has q of shape {q.shape} for steps of shape {step.shape}: these are no probes")
             if true_q is not None and (true_q.shape != (q.shape[1], q.shape[3]) or not np.isfinite(true_q).all()):
                 raise ValueError(f"has true_q of shape {true_q.shape} for q of shape {q.shape}")
+            if policy_value is not None and (policy_value.shape != q.shape[:2] or not np.isfinite(policy_value).all()):
+                raise ValueError(f"has policy_value of shape {policy_value.shape} for q of shape {q.shape}")
             if q.dtype.kind != "f":
                 raise ValueError(f"has q of type {q.dtype}, not floating point")
     except FileNotFoundError:
         return None
-    return Probes(step, q, true_q)
+    return Probes(step, q, true_q, policy_value)
 
 
 def find_runs(roots: Iterable[Path], problems: list[tuple[str, str]]) -> Iterator[Path]:

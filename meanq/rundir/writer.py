@@ -36,6 +36,7 @@ class Record:
         self._probe_steps: list[int] = []
         self._probe_q: list[np.ndarray] = []
         self._true_q: np.ndarray | None = None
+        self._policy_values: list[np.ndarray] = []
         self._checkpoint: int | None = None  # the step of the newest
         self._resumed: list[int] = []
         self._earlier: list[dict[str, Any]] = []
@@ -107,6 +108,8 @@ class Record:
             raise ConfigError(f"{self.directory / PROBES} cannot be read (no such file); {REMEDY}")
         self._probe_steps = self._first(PROBES, probes.step.tolist(), position[PROBES])
         self._probe_q, self._true_q = list(probes.q[: position[PROBES]]), probes.true_q
+        if probes.policy_value is not None:
+            self._policy_values = list(probes.policy_value[: position[PROBES]])
         self._changed = {PROBES, *(name for name in TABLES if self._tables[name])}
         for name in set(TABLES) - self._changed:
             (self.directory / name).unlink(missing_ok=True)
@@ -124,11 +127,15 @@ class Record:
         self._tables[table] += [dict(row) for row in rows]
         self._changed.add(table)
 
-    def probe(self, step: int, q: np.ndarray, true_q: np.ndarray | None) -> None:
-        """Add the members' values q [K, P, A] at the probe states."""
+    def probe(
+        self, step: int, q: np.ndarray, true_q: np.ndarray | None, policy_value: np.ndarray | None = None
+    ) -> None:
+        """Add the members' values q [K, P, A] at the probe states, and the exact value [P] of their greedy policy."""
         self._probe_steps.append(step)
         self._probe_q.append(q.transpose(1, 0, 2))
         self._true_q = true_q
+        if policy_value is not None:
+            self._policy_values.append(policy_value)
         self._changed.add(PROBES)
 
     def flush(self) -> None:
@@ -144,6 +151,8 @@ class Record:
         arrays = {"step": np.array(self._probe_steps), "q": np.stack(self._probe_q)}
         if self._true_q is not None:
             arrays["true_q"] = self._true_q
+        if self._policy_values:
+            arrays["policy_value"] = np.stack(self._policy_values)
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **arrays)
         files.write_atomically(self.directory / PROBES, buffer.getvalue())

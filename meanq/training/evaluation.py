@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meanq.config.errors import ConfigError
 from meanq.config.schema import Config, EnvConfig
 from meanq.envs import Environment, FrameStack, Step, make_env
+from meanq.envs.mdp import FiniteMDP
 from meanq.learning.agent import Agent
 from meanq.learning.exploration import Policy, Values, greedy, sometimes_random
 from meanq.metrics.definitions import state_value
@@ -120,12 +122,25 @@ class Probes:
 
     states: np.ndarray  # [P, *state]
     true_q: np.ndarray | None  # [P, A] where the environment knows it
+    mdp: FiniteMDP | None = None  # whose states these are, all of them and in its order
+
+    def policy_value(self, q: np.ndarray, discount: float) -> np.ndarray | None:
+        """Exact value [P] of the policy that is greedy in q [K, P, A]; None unless these are all states of an MDP."""
+        return None if self.mdp is None else self.mdp.policy_value(q.mean(0).argmax(-1), discount)
 
 
 def make_probes(config: Config) -> Probes:
-    """The initial states of `probe.states` resets."""
+    """The initial states of `probe.states` resets; with 0, all states of a finite MDP."""
     states, truths = [], []
     env = make_env(config.env, stream(config.probe.seed, "probe"))
+    if config.probe.states == 0:
+        mdp = env.mdp()
+        if mdp is None or config.env.stack > 1 or config.env.clip_rewards:
+            raise ConfigError(
+                "probe.states=0: only a finite MDP (env=garnet) lists its states, with env.stack=1 and "
+                "env.clip_rewards=false; write 1 or more"
+            )
+        return Probes(mdp.frames, mdp.optimal_q(config.algo.discount), mdp)
     for i in range(config.probe.states):
         env.seed(stream(config.probe.seed, "probe", i))
         frames = FrameStack(config.env.stack, env.frame_shape, env.frame_dtype)

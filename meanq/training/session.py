@@ -244,8 +244,9 @@ class Session:
     def _probe(self) -> None:
         with self._clock.time("evaluate"):
             q = self.loop.agent.values(self._probes.states)
+            policy_value = self._probes.policy_value(q, self.config.algo.discount)
         with self._clock.time("save"):
-            self._record.probe(self.loop.step, q, self._probes.true_q)
+            self._record.probe(self.loop.step, q, self._probes.true_q, policy_value)
             self._record.flush()
 
     def _log(self) -> None:

@@ -195,6 +195,7 @@ def test_nothing_pickled_is_loaded(tmp_path: Path) -> None:
         {"step": np.array([10, 10]), "q": np.zeros((2, 4, 1, 2))},
         {"step": np.array([10]), "q": np.zeros((1, 4, 3, 2))},
         {"step": np.array([10]), "q": np.zeros((1, 4, 1, 2)), "true_q": np.zeros((4, 3))},
+        {"step": np.array([10]), "q": np.zeros((1, 4, 1, 2)), "policy_value": np.zeros((1, 3))},
         {"step": np.array([10])},
     ],
 )

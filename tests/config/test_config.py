@@ -23,7 +23,7 @@ def choices(group: str) -> list[str]:
 
 
 @pytest.mark.parametrize("algo", choices("algo"))
-@pytest.mark.parametrize("env", ["seaquest", "minatar/breakout", "chain", "gymnasium"])
+@pytest.mark.parametrize("env", ["seaquest", "minatar/breakout", "chain", "garnet", "gymnasium"])
 def test_every_algorithm_composes_with_every_kind_of_environment(algo: str, env: str) -> None:
     config = compose(f"algo={algo}", f"env={env}")
     assert config.algo.name == algo
@@ -35,7 +35,7 @@ def test_every_algorithm_composes_with_every_kind_of_environment(algo: str, env:
 @pytest.mark.parametrize("env", [env for env in choices("env") if env != "custom"])
 def test_every_environment_composes(env: str) -> None:
     config = compose(f"env={env}")
-    assert config.env.name == {"gymnasium": "CartPole-v1"}.get(env, env.replace("/", "_"))
+    assert config.env.name == {"gymnasium": "CartPole-v1", "garnet": "garnet_0"}.get(env, env.replace("/", "_"))
     assert config.total_steps == config.env.vanilla.total_steps
 
 
@@ -149,7 +149,7 @@ def test_the_ablations_differ_from_rainbow_in_what_they_say() -> None:
 
 
 def test_in_small_games_random_actions_help_noise_to_explore() -> None:
-    for env in ("minatar/breakout", "chain", "gymnasium"):
+    for env in ("minatar/breakout", "chain", "garnet", "gymnasium"):
         assert compose("algo=meanq_rainbow", f"env={env}").algo.epsilon.with_noise
 
 
