@@ -186,7 +186,8 @@ def _differentiate(
         return torch.func.grad(loss, has_aux=True)(params)
     leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
     total, rest = loss(leaves)
-    return dict(zip(leaves, torch.autograd.grad(total, list(leaves.values())), strict=True)), rest
+    gradients = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)  # zeros, where one is not used
+    return dict(zip(leaves, gradients, strict=True)), rest
 
 
 def compiled(step: Step, device: torch.device) -> Step:
