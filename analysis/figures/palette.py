@@ -50,7 +50,7 @@ _ALGORITHMS = {
     "dqn_no_target": Style("#56B4E9", DASHED, "s", "DQN, no target"),
     "double_dqn": Style("#44339C", LONG, "v", "Double DQN"),
     "avg_dqn": Style("#009E73", DASH_DOT, "^", "Avg-DQN"),
-    "qr_dqn": Style("#C7E89E", DASH_DOT_DOT, ">", "QR-DQN"),
+    "qr_dqn": Style("#F03060", DASH_DOT_DOT, ">", "QR-DQN"),
     "ens_dqn": Style("#E69F00", DASH_DOT_DOT, "D", "Ens-DQN"),
     "ebql": Style("#D684B8", DASH_DOT, "P", "EBQL"),
     "maxmin": Style("#999933", DASH_DOT, "X", "Maxmin"),

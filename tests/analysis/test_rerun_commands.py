@@ -17,7 +17,7 @@ from tests.synthetic_runs import write_run
 SWEEPS = {
     "games and seeds": ["algo=dqn,meanq_rainbow", "env=seaquest,minatar/breakout", "seed=0-2"],
     "overrides": ["algo=meanq", "env=hero", "algo.ensemble_size=3,10", "algo.target_network=null", "seed=4"],
-    "text": ["env=chain", "algo.bootstrap=statistics.mean", "study='it is'", "label='a, b'"],
+    "text": ["env=chain", "algo.bootstrap=meanq.learning.bootstrap.MEAN", "study='it is'", "label='a, b'"],
     "of one's own": ["env=custom", "env.kind=meanq.envs.chain.Chain", "env.name=a", "+env.options.length=4"],
     "a list": ["env=chain", "network.dense=[7,5]", "network.hidden=9"],
     "no game": ["total_steps=2000"],
