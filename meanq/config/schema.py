@@ -9,6 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from meanq.config.errors import ConfigError
 from meanq.config.setting import setting
 
 # A wheel carries conf/ inside the package, a checkout beside it.
@@ -234,3 +235,18 @@ def register_schema() -> None:
 
 # In conf/: ${if:condition,then,otherwise}, for a default that follows another field.
 OmegaConf.register_new_resolver("if", lambda condition, then, otherwise: then if condition else otherwise, replace=True)
+
+
+def _exact_score(which: str, *, _parent_: Any) -> float | None:
+    """A score that an environment computes from its options; None where they are wrong, which `make_env` explains."""
+    from meanq.config.extensions import import_environment
+
+    options: Any = OmegaConf.to_container(_parent_.options, resolve=True)
+    try:
+        return import_environment(_parent_.kind).exact_scores(str(_parent_.id), **options)[which]
+    except (ConfigError, AttributeError, TypeError, ValueError):
+        return None
+
+
+# In conf/env/: ${exact_score:random} and ${exact_score:reference}.
+OmegaConf.register_new_resolver("exact_score", _exact_score, replace=True)

@@ -9,6 +9,8 @@ from meanq.envs import Environment, Step
 from meanq.envs.mdp import FiniteMDP
 from meanq.rng import stream
 
+_MOST_STATES = 1000  # values are solved exactly, in a time that grows with their third power
+
 
 class Garnet(Environment):
     """A random MDP. `id` is the seed that draws it: runs with any `seed` share it, and a family is a sweep over `id`.
@@ -42,10 +44,11 @@ class Garnet(Environment):
         super().__init__(generator)
         if not id.isdecimal():
             raise ConfigError(f"env.id={id}: the seed that draws the MDP: write a whole number, 0 or more")
-        if not 1 <= branching <= states or actions < 1 or not 0.001 <= ending <= 1:
+        if not 1 <= branching <= states <= _MOST_STATES or actions < 1 or not 0.001 <= ending <= 1:
             raise ConfigError(
-                f"env.options: states={states}, actions={actions}, branching={branching}, ending={ending}: write 1 or "
-                "more actions, a branching from 1 to the number of states, and an ending from 0.001 to 1"
+                f"env.options: states={states}, actions={actions}, branching={branching}, ending={ending}: write up to "
+                f"{_MOST_STATES} states, 1 or more actions, a branching from 1 to the number of states, and an ending "
+                "from 0.001 to 1"
             )
         self._noise, self._ending, self._state = reward_noise, ending, 0
         draw = stream(int(id), "garnet")
@@ -75,6 +78,13 @@ class Garnet(Environment):
         transition = np.zeros((len(self._frames), self.num_actions, len(self._frames)))
         np.put_along_axis(transition, self._next, np.diff(self._cumulated, prepend=0.0, axis=-1), axis=-1)
         return FiniteMDP(self._frames, (1 - self._ending) * transition, transition @ self._rewards)
+
+    @classmethod
+    def exact_scores(cls, id: str, **options: Any) -> dict[str, float]:
+        """Expected returns, without discount, of random play and of the best policy."""
+        mdp = cls(id, np.random.default_rng(0), **options).mdp()
+        values = {"random": mdp.random_value(1.0), "reference": mdp.optimal_q(1.0).max(1)}
+        return {name: round(float(value.mean()), 4) for name, value in values.items()}
 
     def true_q(self, discount: float) -> np.ndarray:
         if discount not in self._q:

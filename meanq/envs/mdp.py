@@ -21,8 +21,11 @@ class FiniteMDP:
     def policy_value(self, actions: np.ndarray, discount: float) -> np.ndarray:
         """V [S] of the policy that takes actions [S]: the solution of V = r + discount P V."""
         states = np.arange(len(self.reward))
-        step = discount * self.transition[states, actions]
-        return np.linalg.solve(np.eye(len(states)) - step, self.reward[states, actions])
+        return _solve(self.transition[states, actions], self.reward[states, actions], discount)
+
+    def random_value(self, discount: float) -> np.ndarray:
+        """V [S] of the policy that takes every action with the same probability."""
+        return _solve(self.transition.mean(1), self.reward.mean(1), discount)
 
     def optimal_q(self, discount: float) -> np.ndarray:
         """Q* [S, A] by policy iteration: the policy is evaluated exactly and made greedy until nothing is gained."""
@@ -34,3 +37,7 @@ class FiniteMDP:
             if not better.any():
                 return q
             actions = np.where(better, q.argmax(1), actions)
+
+
+def _solve(transition: np.ndarray, reward: np.ndarray, discount: float) -> np.ndarray:
+    return np.linalg.solve(np.eye(len(reward)) - discount * transition, reward)

@@ -84,6 +84,18 @@ def test_values_are_expected_returns() -> None:
         assert error < 0.05
 
 
+def test_scores_are_returns_without_discount() -> None:
+    mdp = garnet(2, states=6, actions=3, branching=2, ending=0.1).mdp()
+    one_action = FiniteMDP(mdp.frames, mdp.transition.mean(1, keepdims=True), mdp.reward.mean(1, keepdims=True))
+    expected = {"random": slow_value_iteration(one_action, 1.0), "reference": slow_value_iteration(mdp, 1.0)}
+    scores = Garnet.exact_scores("2", states=6, actions=3, branching=2, ending=0.1)
+    assert scores == {name: pytest.approx(q.max(1).mean(), abs=1e-4) for name, q in expected.items()}
+    small = [f"env.options.{name}" for name in ("states=6", "actions=3", "branching=2", "ending=0.1")]
+    env = compose("env=garnet", "env.id=2", *small).env
+    assert (env.random_score, env.reference_score) == (scores["random"], scores["reference"])
+    assert compose("env=garnet", "env.options.branching=51").env.reference_score is None
+
+
 def test_steps_follow_the_model() -> None:
     env = garnet(1, states=5, actions=2, branching=3, ending=0.25)
     mdp = env.mdp()
@@ -146,6 +158,7 @@ def test_seeds_and_saved_states() -> None:
         (("env.id=first",), "env.id=first: .*whole number"),
         (("env.options.branching=51",), "branching=51.*from 1 to the number of states"),
         (("env.options.branching=0",), "branching=0"),
+        (("env.options.states=1001",), "write up to 1000 states"),
         (("env.options.actions=0",), "1 or more actions"),
         (("env.options.ending=0",), "ending from 0.001 to 1"),
         (("env.stack=2",), "probe.states=0: only a finite MDP"),
