@@ -11,7 +11,7 @@ from meanq.metrics.registry import OVER_RUNS, PER_RUN, Metric, shown_in
 
 from .figures.palette import order
 from .intervals import LEAST_RUNS, member_pseudovalues, student_interval
-from .metrics import Metrics
+from .metrics import OVER, RUN, Metrics
 from .runs import AnalysisError, Run, RunSet
 
 NAN = float("nan")
@@ -28,10 +28,10 @@ def late_table(found: RunSet, metrics: Metrics, shown: Sequence[Metric] | None =
     """
     rows, groups = [], found.groups()
     rank = {label: i for i, label in enumerate(order(label for _, label in groups))}
-    by_label = metrics.table.groupby(["env", "algo"], sort=False)
+    by_label = metrics.table.groupby(["env", "label"], sort=False)
     parts = {(str(env), str(label)): part for (env, label), part in by_label}
     for (env, label), part in sorted(parts.items(), key=lambda item: (item[0][0], rank[item[0][1]])):
-        runs = part[part["group"].str.startswith("seed_")]
+        runs = part[part["scope"] == RUN]
         if runs.empty:
             continue  # begun, and not evaluated yet
         last = int(runs["step"].max())
@@ -46,7 +46,7 @@ def late_table(found: RunSet, metrics: Metrics, shown: Sequence[Metric] | None =
                 interval = [*student_interval(means)] if len(means) > 1 else [NAN, NAN]
                 row["runs"] = len(means) if metric.name == "return" else row["runs"]
             else:
-                row[metric.column] = rows_of_metric[rows_of_metric["group"].isin(["mean", "all"])]["value"].mean()
+                row[metric.column] = rows_of_metric[rows_of_metric["scope"] == OVER]["value"].mean()
                 over_runs = metric.compute if metric.scope == OVER_RUNS else None
                 interval = sorted(map(over_runs, ends)) if over_runs else []
             if interval:
@@ -59,9 +59,9 @@ def late_table(found: RunSet, metrics: Metrics, shown: Sequence[Metric] | None =
 
 def _means_of_runs(rows: pd.DataFrame, at: int | None) -> np.ndarray:
     """A mean over steps (or the value at one) for each run that has a number at all of them."""
-    seeds = rows[rows["group"].str.startswith("seed_")]
+    seeds = rows[rows["scope"] == RUN]
     seeds = seeds if at is None else seeds[seeds["step"] == at]
-    by_run = seeds.pivot(index="group", columns="step", values="value").to_numpy(float)
+    by_run = seeds.pivot(index="seed", columns="step", values="value").to_numpy(float)
     return by_run[np.isfinite(by_run).all(axis=1)].mean(axis=1)
 
 

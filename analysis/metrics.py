@@ -2,16 +2,22 @@
 
     meanq metrics runs/target_network --out metrics.csv
 
-Columns: env, algo (the label), group, step, metric, value, n. The scope of a metric says what `group` and `n` mean:
+Columns: env, label, scope, seed, group, step, metric, value, std, n. Rows of a scope hold numbers of one kind:
 
-per run     `seed_<n>`: the mean over the evaluation's n episodes (or n = 1 number of the run).
-            `mean`, `std`: over the n runs that have a number at this step; std with n - 1, empty for one run. Of what a
-            run has once, at its last step, there is a mean only if every run has it.
-per group   Statistics over runs. Runs in the order of their seeds are split into groups of 5: `group_0`, `group_1`,
-            ...; n is the number of runs in it at this step. `mean`, `std`: over the n groups. What is left over when
-            the number of runs is no multiple of 5 is left out, because the expected std and gap depend on the number
-            of runs. Fewer than 5 runs are one group. A group needs 2 runs.
-over runs   `all`: unbiased estimates from all n runs at once.
+run         a number of one run, `seed`: the mean over the evaluation's n episodes (or n = 1 number of the run).
+group       a statistic of the n runs of a group, `group`. Runs in the order of their seeds are split into groups of 5:
+            0, 1, ... What is left over when the number of runs is no multiple of 5 is left out, because the expected
+            std and gap depend on the number of runs. Fewer than 5 runs are one group. A group needs 2 runs.
+over_runs   one number of a label: the mean over its n runs that have a number at this step (or over its n groups), and
+            in `std` the standard deviation over them (with n - 1; empty for one). Of what a run has once, at its last
+            step, there is a mean only if every run has it. Metrics over runs are unbiased estimates from all n runs at
+            once, without a std.
+
+So, of one metric, the means over runs as a table of steps and labels, and the runs themselves:
+
+    of = table[(table["env"] == "minatar_asterix") & (table["metric"] == "return")]
+    of[of["scope"] == "over_runs"].pivot_table(index="step", columns="label", values="value")
+    of[of["scope"] == "run"].pivot_table(index="step", columns=["label", "seed"], values="value")
 
 An empty value: not defined there. Ratios to the normalised return are defined where that return is clearly above zero:
 where the 95% interval of its mean over the group's runs (Student's t) lies above zero. That rule has no constant to
@@ -21,9 +27,10 @@ tune and asks for more from fewer runs; a fixed threshold would either forbid ga
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -35,11 +42,12 @@ from .console import command, make_parser, say, write_out
 from .intervals import clearly_positive
 from .runs import AnalysisError, Run, RunSet, read_runs
 
-COLUMNS = ["env", "algo", "group", "step", "metric", "value", "n"]
+COLUMNS = ["env", "label", "scope", "seed", "group", "step", "metric", "value", "std", "n"]
+SCOPES = RUN, GROUP, OVER = "run", "group", "over_runs"  # of rows
 GROUP_SIZE = 5
 NAN = float("nan")
 
-_Rows = Iterator[tuple[str, int, str, float, int]]  # group, step, metric, value, n
+_Rows = Iterator[dict[str, Any]]
 
 
 @dataclass
@@ -53,17 +61,22 @@ class Metrics:
 def compute(found: RunSet, biases: Iterable[str] = tuple(BIASES)) -> Metrics:
     """Every metric of every group of runs; of the kinds of bias, these."""
     left_out = {f"bias_{kind}" for kind in BIASES} - {f"bias_{kind}" for kind in biases}
-    rows: list[tuple[object, ...]] = []
+    rows: list[dict[str, Any]] = []
     notes = []
     for (env, label), runs in found.groups().items():
         groups = split(runs)
         of_label = [*_per_run(runs, left_out), *_per_group(groups), *_over_runs(runs)]
-        rows += [(env, label, *row) for row in of_label]
+        rows += [{"env": env, "label": label, **row} for row in of_label]
         left_over = len(runs) - sum(map(len, groups))
         if left_over:
             notes.append(f"{env}, {label}: {left_over} of {len(runs)} runs are in no group of {GROUP_SIZE}")
-    table = pd.DataFrame(rows, columns=COLUMNS)
-    return Metrics(table, [*_about_groups(table[table["group"].str.startswith("group_")]), *notes])
+    table = as_table(rows)
+    return Metrics(table, [*_about_groups(table[table["scope"] == GROUP]), *notes])
+
+
+def as_table(rows: Sequence[Mapping[str, Any]] | pd.DataFrame) -> pd.DataFrame:
+    """Rows with all columns; seeds and groups are integers, also where some are empty."""
+    return pd.DataFrame(rows, columns=COLUMNS).astype({"seed": "Int64", "group": "Int64", "std": float})
 
 
 def _about_groups(rows: pd.DataFrame) -> Iterator[str]:
@@ -73,10 +86,10 @@ def _about_groups(rows: pd.DataFrame) -> Iterator[str]:
     if empty:
         why = "because it is not clearly above zero, or a run has no evaluation at that step"
         yield f"{empty} of {len(ratios)} ratios to normalised performance are not defined, {why}; left empty"
-    first = rows[(rows["metric"] == "std") & (rows["group"] == "group_0")]
-    last = first.groupby(["env", "algo"], as_index=False)["n"].last()
+    first = rows[(rows["metric"] == "std") & (rows["group"] == 0)]
+    last = first.groupby(["env", "label"], as_index=False)["n"].last()
     for env, labels in last.groupby("env"):
-        sizes = [f"{size} runs: {', '.join(part['algo'])}" for size, part in labels.groupby("n")]
+        sizes = [f"{size} runs: {', '.join(part['label'])}" for size, part in labels.groupby("n")]
         if len(sizes) > 1:
             why = "std and gap grow with the number of runs, so at the last probes they are not comparable"
             yield f"{env}: {why} between {'; '.join(sizes)}"
@@ -121,7 +134,7 @@ def _per_run(runs: Sequence[Run], left_out: set[str]) -> _Rows:
         of_episodes = metric is not None and metric.source == registry.EVALUATIONS and not once
         for seed, series in by_seed.items():
             for step, value in zip(series.index.tolist(), series.tolist(), strict=True):
-                yield f"seed_{seed}", step, name, value, episodes[seed][step] if of_episodes else 1
+                yield _row(RUN, step, name, value, episodes[seed][step] if of_episodes else 1, seed=seed)
         table = pd.DataFrame(by_seed)
         if once and table.isna().any(axis=None):
             continue  # a mean over the runs that have it would flatter those that do not
@@ -160,7 +173,7 @@ def _per_group(groups: Sequence[Sequence[Run]]) -> _Rows:
                 value = statistic(q[i])
                 if metric.ratio_of:
                     value = value / scores[i].mean() if clearly_positive(scores[i]) else NAN
-                yield f"group_{i}", step, metric.name, value, len(present[i])
+                yield _row(GROUP, step, metric.name, value, len(present[i]), group=i)
                 if len(present[i]) == largest and not np.isnan(value):
                     comparable.append(value)
             yield from _mean_and_std(metric.name, step, np.array(comparable))
@@ -179,14 +192,18 @@ def _over_runs(runs: Sequence[Run]) -> _Rows:
             assert metric.compute is not None
             value = metric.compute(parts)
             if value is not None and (len(present) > 1 or not np.isnan(value)):  # of one run, what it can tell
-                yield "all", step, metric.name, value, len(present)
+                yield _row(OVER, step, metric.name, value, len(present))
 
 
 def _mean_and_std(metric: str, step: int, values: np.ndarray) -> _Rows:
     count = len(values)
     if count:
-        yield "mean", step, metric, float(values.mean()), count
-        yield "std", step, metric, float(values.std(ddof=1)) if count > 1 else NAN, count
+        std = float(values.std(ddof=1)) if count > 1 else NAN
+        yield _row(OVER, step, metric, float(values.mean()), count, std=std)
+
+
+def _row(scope: str, step: int, metric: str, value: float, n: int, **more: float) -> dict[str, Any]:
+    return {"scope": scope, "step": step, "metric": metric, "value": value, "n": n, **more}
 
 
 def _probed_steps(runs: Iterable[Run]) -> list[int]:

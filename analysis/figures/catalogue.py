@@ -99,6 +99,6 @@ def all_labels(tables: Mapping[str, pd.DataFrame]) -> list[str]:
     """Of the tables together, without what the paper cites."""
     found: set[str] = set()
     for table in tables.values():
-        rows = table[table["group"] != CITED] if "group" in table else table
-        found.update(*(rows[column] for column in ("algo", "label", "other") if column in rows))
+        rows = table[table["scope"] != CITED] if "scope" in table else table
+        found.update(*(rows[column] for column in ("label", "other") if column in rows))
     return sorted(found)

@@ -73,8 +73,8 @@ def draw_learning_curves(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str
     """A panel per game, and one for their average."""
     curves, envs = tables.read_curves(table), _ordered_envs(table)
     shown = _shown(curves, looks)
-    from_paper = table[table["group"] == CITED]
-    styles = {label: cited(*label.split(" ")) for label in from_paper["algo"].drop_duplicates()}
+    from_paper = table[table["scope"] == CITED]
+    styles = {label: cited(*label.split(" ")) for label in from_paper["label"].drop_duplicates()}
     legend = [*shown.values(), *(replace(style, name=f"{style.name} (cited)") for style in styles.values())]
     titles = ["Average, normalised" if env == AVERAGE else tables.game_name(env) for env in envs]
     figure, axes = panels.sheet(len(envs), panels.columns_for(len(envs)), legend, titles)
@@ -82,7 +82,7 @@ def draw_learning_curves(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str
     figure.supylabel("return", x=0.005)
     for env, axis in zip(envs, axes, strict=True):
         metric = "return" if env != AVERAGE else "normalised_return"
-        scores = from_paper[from_paper["env"] == env][["algo", "step", "value"]].itertuples(index=False)
+        scores = from_paper[from_paper["env"] == env][["label", "step", "value"]].itertuples(index=False)
         _draw_panel(axis, curves, env, metric, shown, [(styles[label], step, score) for label, step, score in scores])
     sentences = [f"Return of greedy episodes. {_about_runs(table, shown)}"]
     if AVERAGE in envs:
@@ -96,7 +96,7 @@ def draw_learning_curves(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str
 def draw_study(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
     """A row per metric, a column per game and one for their average."""
     figure, sentences = _draw_rows(table, looks, STUDY_ROWS)
-    metrics, envs, spread = set(table["metric"]), set(table["env"]), _has_spread(set(table["algo"]))
+    metrics, envs, spread = set(table["metric"]), set(table["env"]), _has_spread(set(table["label"]))
     about = ["Return, and bias: V(s0) minus the discounted return of rewards as learned from."]
     if metrics & {"normalised_std", "std"}:
         band = " (band: one standard deviation over groups, where there are several)" * spread
@@ -106,7 +106,7 @@ def draw_study(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
     else:
         about.append("No std and no gap: they need two runs of a label that were probed.")
     if envs != {AVERAGE}:
-        about.append(_about_runs(table, set(table["algo"])))
+        about.append(_about_runs(table, set(table["label"])))
     if AVERAGE in envs:
         about.append(_about_average(table, "its first row is the normalised return", spread))
     return figure, " ".join([*about, *sentences])

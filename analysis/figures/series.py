@@ -41,7 +41,7 @@ def series_table(late: pd.DataFrame) -> pd.DataFrame:
             ends = [row.get(f"{metric} {end}", np.nan) for end in ("low", "high")]
             if row[metric] == row[metric]:
                 rows.append((row["game"], row["label"], method, field, number, metric, row[metric], *ends, row["runs"]))
-    columns = ["env", "algo", "method", "field", "number", "metric", "value", "low", "high", "n"]
+    columns = ["env", "label", "method", "field", "number", "metric", "value", "low", "high", "n"]
     return pd.DataFrame(rows, columns=columns)
 
 

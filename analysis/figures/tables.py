@@ -1,19 +1,23 @@
 """The tables that figures are drawn from, and what their captions say about them.
 
 A figure is a function of its table alone, so a table that is kept gives the figure again. Tables of curves have the
-columns of analysis.metrics, and two additions: rows with env `average`, and rows with group `cited` (a score of the
+columns of analysis.metrics, and two additions: rows with env `average`, and rows with scope `cited` (a score of the
 paper, at the step it is for). A mean over fewer runs than there are is left out.
+
+`read_table` also reads the form of earlier versions: labels in a column `algo`, and seeds, groups, means and standard
+deviations together in a column `group`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ..metrics import COLUMNS
+from ..metrics import COLUMNS, GROUP, OVER, RUN, as_table
 from ..paper.tables import HORIZONS, paper_table
 from ..runs import AnalysisError
 from .palette import Looks
@@ -22,13 +26,28 @@ AVERAGE = "average"
 CITED = "cited"
 LONGEST_LIST = 4
 MOST_GAMES = 5  # side by side; more are too narrow to be read
-_KEY = ["env", "algo", "metric"]
-_TEXTS = ("env", "algo", "group", "metric", "label", "other", "steps", "method", "field")
+_KEY = ["env", "label", "metric"]
+_TEXTS = ("env", "algo", "scope", "metric", "label", "other", "steps", "method", "field")
 
 
 def read_table(path: Path) -> pd.DataFrame:
     """A figure's table. Texts stay texts: a label may be called NA, or nothing at all."""
-    return pd.read_csv(path, converters=dict.fromkeys(_TEXTS, str))
+    table = pd.read_csv(path, converters=dict.fromkeys(_TEXTS, str), dtype={"seed": "Int64", "group": str})
+    table = table.rename(columns={"algo": "label"})
+    if "scope" in table:
+        return table.astype({"group": "Int64"})
+    return _from_mixed_groups(table) if "group" in table else table
+
+
+def _from_mixed_groups(table: pd.DataFrame) -> pd.DataFrame:
+    """The table of an earlier version, whose `group` is seed_<n>, group_<n>, mean, std, all or cited."""
+    kind = table["group"].str.partition("_")
+    scopes = {"seed": RUN, "group": GROUP, "mean": OVER, "all": OVER, "cited": CITED}
+    numbers = {name: kind[2].where(kind[0] == name).astype("Int64") for name in ("seed", "group")}
+    rows = table.assign(scope=kind[0].map(scopes), **numbers)
+    std = table[table["group"] == "std"].rename(columns={"value": "std"})[[*_KEY, "step", "std"]]
+    rows = rows[table["group"] != "std"].merge(std, "left", [*_KEY, "step"])
+    return as_table(rows.assign(std=rows["std"].where(rows["scope"] == OVER)))
 
 
 @dataclass(frozen=True)
@@ -38,7 +57,7 @@ class Curve:
     steps: np.ndarray  # [n]
     mean: np.ndarray  # [n]
     spread: np.ndarray  # [n], one standard deviation
-    runs: dict[str, np.ndarray] = field(default_factory=dict)  # by seed, [m, 2] each: step, value
+    runs: dict[int, np.ndarray] = field(default_factory=dict)  # by seed, [m, 2] each: step, value
     counts: np.ndarray = field(default_factory=lambda: np.empty(0))  # [n], of runs (or groups, or games) in the mean
     ratios: int = 0  # of groups of runs
     undefined: int = 0  # of them
@@ -76,16 +95,16 @@ def curve_table(table: pd.DataFrame, metrics: Sequence[str], averaged: Sequence[
 
 
 def _complete(rows: pd.DataFrame) -> pd.DataFrame:
-    """Without the mean and std at steps where a run, or a run of a group, is missing or its number is not defined."""
-    part = rows["group"].str.startswith(("seed_", "group_")) | (rows["group"] == "all")
-    parts = rows[part].assign(weight=rows["n"].mask(rows["group"].str.startswith("seed_"), 1))
-    full = parts.groupby([*_KEY, "group"])["weight"].max().groupby(_KEY).sum()
+    """Without numbers over runs at steps where a run, or a run of a group, is missing or its number is not defined."""
+    over = rows["scope"] == OVER
+    at_once = over & ~rows["metric"].isin(rows[~over]["metric"])  # estimates from all runs
+    parts = rows[~over | at_once].assign(weight=rows["n"].mask(rows["scope"] == RUN, 1))
+    full = parts.groupby([*_KEY, "seed", "group"], dropna=False)["weight"].max().groupby(_KEY).sum()
     here = parts[parts["value"].notna()].groupby([*_KEY, "step"])["weight"].sum()
     expected = full.reindex(here.index.droplevel("step")).to_numpy()
     complete = here.index[here.to_numpy() == expected]
-    known = pd.MultiIndex.from_frame(rows[[*_KEY, "step"]]).isin(complete)
-    kept = rows[part | known]
-    return kept.assign(value=kept["value"].where(known[part | known] | (kept["group"] != "all")))
+    known = pd.MultiIndex.from_frame(rows[[*_KEY, "step"]]).isin(complete) | ~over
+    return rows.assign(value=rows["value"].where(known))[known | at_once]
 
 
 def _average(rows: pd.DataFrame, envs: Sequence[str]) -> pd.DataFrame:
@@ -93,52 +112,51 @@ def _average(rows: pd.DataFrame, envs: Sequence[str]) -> pd.DataFrame:
 
     A row is there, and may be empty, for every step that all games have: a gap is a gap here too.
     """
-    key, count = ["algo", "metric", "step"], len(envs)
+    key, count = ["label", "metric", "step"], len(envs)
     games = rows.groupby(key)["env"].nunique()
-    steps = games.index[games == count]
-    means = rows[rows["group"].isin(["mean", "all"])].groupby(key)["value"].sum(min_count=count) / count
-    squares = rows[rows["group"] == "std"].assign(value=lambda table: table["value"] ** 2)
-    spread = np.sqrt(squares.groupby(key)["value"].sum(min_count=count)) / count
-    both = pd.DataFrame({"mean": means.reindex(steps), "std": spread.reindex(steps)}).reset_index()
-    long = both.melt(id_vars=key, value_vars=["mean", "std"], var_name="group")
-    long = long[long["value"].notna() | (long["group"] == "mean")]
-    return long.assign(env=AVERAGE, n=count)[COLUMNS]
+    over = rows[rows["scope"] == OVER].assign(square=rows["std"] ** 2)
+    sums = over.groupby(key)[["value", "square"]].sum(min_count=count).reindex(games.index[games == count])
+    means = sums.assign(value=sums["value"] / count, std=np.sqrt(sums["square"]) / count)
+    return as_table(means.reset_index().assign(env=AVERAGE, scope=OVER, n=count))
 
 
 def cited_rows(lengths: Mapping[str, int], envs: Collection[str], average: bool) -> pd.DataFrame:
     """Scores of the paper's tables, in those of these games whose runs are as long (by game) as those of a table."""
-    rows: list[tuple[object, ...]] = []
+    rows = []
+
+    def add(env: str, method: str, at: str, metric: str, score: Any, n: int) -> None:
+        about = {"env": env, "label": f"{method} {at}", "scope": CITED, "step": HORIZONS[at]}
+        rows.append({**about, "metric": metric, "value": score, "n": n})
+
     for at, horizon in HORIZONS.items():
         table = paper_table(at)
         games = [env for env in sorted(envs) if lengths.get(env) == horizon and env in table.scores.index]
         for env, method in product(games, table.methods):
-            rows.append((env, f"{method} {at}", CITED, horizon, "return", table.scores.loc[env, method], 1))
+            add(env, method, at, "return", table.scores.loc[env, method], 1)
         if average and len(games) == len(envs) > 1:
             for method in table.methods:
                 mean = table.normalise(table.scores.loc[games, method]).mean()
-                rows.append((AVERAGE, f"{method} {at}", CITED, horizon, "normalised_return", mean, len(games)))
-    return pd.DataFrame(rows, columns=COLUMNS)
+                add(AVERAGE, method, at, "normalised_return", mean, len(games))
+    return as_table(rows)
 
 
 def read_curves(table: pd.DataFrame) -> Curves:
     """By env, metric and label, as the rows of a table say; without those that are cited."""
     curves = {}
-    rows = table[table["group"] != CITED].sort_values("step", kind="stable")
-    for (env, metric, label), part in rows.groupby(["env", "metric", "algo"], sort=False):
-        groups, steps = part["group"].to_numpy(str), part["step"].to_numpy(float)
-        values = part["value"].to_numpy(float)
-        everywhere = np.unique(steps)
-        middle = part[np.isin(groups, ["mean", "all"])].set_index("step").reindex(everywhere)
-        spread = part[groups == "std"].set_index("step").reindex(everywhere)
-        of_runs, of_groups = np.char.startswith(groups, "seed_"), np.char.startswith(groups, "group_")
+    rows = table[table["scope"] != CITED].sort_values("step", kind="stable")
+    for (env, metric, label), part in rows.groupby(["env", "metric", "label"], sort=False):
+        by_scope = {scope: part[part["scope"] == scope] for scope in (RUN, GROUP, OVER)}
+        everywhere = np.unique(part["step"].to_numpy(float))
+        middle = by_scope[OVER].set_index("step").reindex(everywhere)
+        runs = by_scope[RUN].set_index("seed")[["step", "value"]]
         curves[str(env), str(metric), str(label)] = Curve(
             everywhere,
             middle["value"].to_numpy(float),
-            spread["value"].to_numpy(float),
-            {name[5:]: np.column_stack([steps, values])[groups == name] for name in np.unique(groups[of_runs])},
+            middle["std"].to_numpy(float),
+            {seed: runs.loc[[seed]].to_numpy(float) for seed in runs.index.unique().tolist()},
             middle["n"].to_numpy(float),
-            int(of_groups.sum()),
-            int(np.isnan(values[of_groups]).sum()),
+            len(by_scope[GROUP]),
+            int(by_scope[GROUP]["value"].isna().sum()),
         )
     return {key: curve for key, curve in curves.items() if curve.drawn or curve.ratios}
 
@@ -150,11 +168,12 @@ def game_name(env: str) -> str:
 
 def count_runs(table: pd.DataFrame) -> str:
     """How many runs a label has in a game."""
-    seeds = table[table["group"].str.startswith("seed_")]
-    if len(seeds):
-        counts = seeds.groupby(["env", "algo"])["group"].nunique()
+    runs = table[table["scope"] == RUN]
+    if len(runs):
+        counts = runs.groupby(["env", "label"])["seed"].nunique()
     else:
-        counts = table[table["group"].str.startswith("group_") | (table["group"] == "all")]["n"]
+        of_groups = table[table["scope"] == GROUP]
+        counts = (of_groups if len(of_groups) else table[(table["scope"] == OVER) & (table["env"] != AVERAGE)])["n"]
     return number_of_runs(counts)
 
 

@@ -74,7 +74,7 @@ class CurveCharts:
     def _lines(self, env: str, metric: str) -> list[dict[str, Any]]:
         rows = self._cited[(self._cited["env"] == env) & (self._cited["metric"] == metric)]
         lines = []
-        for label, step, score in zip(rows["algo"], rows["step"].tolist(), rounded(rows["value"]), strict=True):
+        for label, step, score in zip(rows["label"], rows["step"].tolist(), rounded(rows["value"]), strict=True):
             method, at = label.split(" ")
             style = cited(method, at)
             lines.append({"name": f"{style.name} (the paper, {at})", "colour": style.colour, "step": step, "y": score})

@@ -48,7 +48,7 @@ def _figure_tables(found: RunSet, metrics: Metrics) -> dict[str, pd.DataFrame]:
     for name in FIGURES:
         with suppress(AnalysisError):  # these runs have nothing to draw
             tables[name] = KINDS[name].select(found, metrics)
-    if len(found.envs) <= MOST_GAMES and CITED not in set(tables["learning_curves"]["group"]):
+    if len(found.envs) <= MOST_GAMES and CITED not in set(tables["learning_curves"]["scope"]):
         del tables["learning_curves"]  # the first row of `study` shows the same
     if "mechanism" in tables and "member_correlation" not in set(tables["mechanism"]["metric"]):
         del tables["mechanism"]  # one run of each label

@@ -117,7 +117,7 @@ def test_what_is_drawn_is_what_the_table_says(tmp_path: Path) -> None:
         slow = pd.DataFrame(runs).mean(axis=1)
         assert steps.tolist() == slow.index.tolist()
         np.testing.assert_allclose(heights, slow)
-        mean = rows[(rows["algo"] == label) & (rows["group"] == "mean")]
+        mean = rows[(rows["label"] == label) & (rows["scope"] == "over_runs")]
         np.testing.assert_array_equal(heights, mean["value"])
     faded = [item for item in axis.collections if isinstance(item, LineCollection)]
     drawn = sorted(tuple(segment[:, 1]) for item in faded for segment in item.get_segments())
@@ -138,7 +138,7 @@ def test_the_average_is_over_games_and_its_spread_that_of_one_run_per_game(tmp_p
         for env in ("a", "b")
     ]
     np.testing.assert_allclose(heights, (games[0].mean(axis=1) + games[1].mean(axis=1)) / 2)
-    spread = table[(table["env"] == "average") & (table["group"] == "std")]["value"]
+    spread = table[table["env"] == "average"]["std"]
     variance = (games[0].var(axis=1, ddof=1) + games[1].var(axis=1, ddof=1)) / 4  # of (X + Y) / 2
     np.testing.assert_allclose(spread, np.sqrt(variance))
 
@@ -212,7 +212,7 @@ def test_a_mean_ends_where_a_run_ends(tmp_path: Path) -> None:
     _, heights = mean_lines(axis, found.labels)["dqn"]
     np.testing.assert_array_equal(heights, [2, np.nan, np.nan])
     assert "No mean is drawn where a run has no number: DQN in A at 2 of 3 steps" in caption
-    assert table[table["group"] == "mean"]["step"].tolist() == [10]
+    assert table[table["scope"] == "over_runs"]["step"].tolist() == [10]
     (faded,) = [item for item in axis.collections if isinstance(item, LineCollection)]
     assert [segment[:, 1].tolist() for segment in faded.get_segments()] == [[1, 2, 3], [3]]
 
@@ -243,7 +243,7 @@ def test_a_label_that_a_game_does_not_have_is_named(tmp_path: Path) -> None:
 def test_scores_of_the_paper_are_shown_at_their_horizon_only(tmp_path: Path) -> None:
     found, metrics = study(tmp_path / "x", ["asterix", "minatar_asterix"], ["meanq_rainbow"])
     figure, caption, table = picture(found, metrics, "learning_curves")
-    cited = table[table["group"] == "cited"].set_index(["env", "algo"])["value"]
+    cited = table[table["scope"] == "cited"].set_index(["env", "label"])["value"]
     paper = paper_table("100k")
     assert set(cited.index) == {("asterix", f"{method} 100k") for method in paper.methods}
     for method in paper.methods:
@@ -255,11 +255,11 @@ def test_scores_of_the_paper_are_shown_at_their_horizon_only(tmp_path: Path) -> 
     assert "scores that the paper gives" in caption
     both, metrics = study(tmp_path / "y", ["asterix", "alien"], ["meanq_rainbow"])
     _, _, table = picture(both, metrics, "learning_curves")
-    average = table[(table["group"] == "cited") & (table["env"] == "average")].set_index("algo")["value"]
+    average = table[(table["scope"] == "cited") & (table["env"] == "average")].set_index("label")["value"]
     expected = paper.normalise(paper.scores["sunrise"])[["asterix", "alien"]].mean()
     assert average["sunrise 100k"] == pytest.approx(expected)
     other, metrics = study(tmp_path / "z", ["asterix"], ["meanq_rainbow"], overrides={"total_steps": 200_000})
-    assert "cited" not in set(picture(other, metrics, "learning_curves")[2]["group"])
+    assert "cited" not in set(picture(other, metrics, "learning_curves")[2]["scope"])
 
 
 def test_a_figure_without_data_is_a_sentence(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_any_label_is_a_text(label: str, tmp_path: Path) -> None:
     made, _ = draw_all(found, compute(found), tmp_path / "out")
     assert {drawn.name for drawn in made} >= {"learning_curves", "aggregates", "profiles"}
     again = read_tables(tmp_path / "out")["learning_curves"]
-    assert set(again["algo"]) == {label} and again["value"].dtype == float
+    assert set(again["label"]) == {label} and again["value"].dtype == float
 
 
 def test_more_games_than_columns_are_shown_by_their_average(tmp_path: Path) -> None:
@@ -479,7 +479,7 @@ def test_the_papers_average_is_over_the_games_of_ours(tmp_path: Path) -> None:
     found = read_runs([tmp_path])
     _, caption, table = picture(found, compute(found), "learning_curves")
     assert set(table["env"]) == {*GAMES[:2], "average"} and "Average: over 2 games" in caption
-    cited = table[(table["group"] == "cited") & (table["env"] == "average")]
+    cited = table[(table["scope"] == "cited") & (table["env"] == "average")]
     assert set(cited["n"]) == {2}
 
 
@@ -498,3 +498,35 @@ def test_an_out_that_cannot_be_written_is_one_line(command: Any, tmp_path: Path)
     (tmp_path / "file").write_text("")
     with pytest.raises(SystemExit, match=r"^analysis: --out .* cannot be written \((Not a directory|File exists)\)$"):
         command([str(tmp_path / "runs"), "--out", str(tmp_path / "file" / "x")])
+
+
+def test_tables_of_earlier_versions_can_be_read(tmp_path: Path) -> None:
+    """Seeds, groups, means and standard deviations were one column, and labels another name."""
+    old = "env,algo,group,step,metric,value,n\n" + "\n".join(
+        f"game,NA,{group},10,{metric},{value},{n}"
+        for group, metric, value, n in (
+            ("seed_0", "return", 1, 20),
+            ("seed_12", "return", 3, 20),
+            ("mean", "return", 2, 2),
+            ("std", "return", 1.5, 2),
+            ("group_1", "normalised_std", "", 5),
+            ("all", "effective_size", 4, 2),
+            ("cited", "return", 9, 1),
+        )
+    )
+    (tmp_path / "study.csv").write_text(old)
+    rows = read_tables(tmp_path)["study"]
+    new = pd.DataFrame(
+        [
+            ("game", "NA", "run", 0, pd.NA, 10, "return", 1, np.nan, 20),
+            ("game", "NA", "run", 12, pd.NA, 10, "return", 3, np.nan, 20),
+            ("game", "NA", "over_runs", pd.NA, pd.NA, 10, "return", 2, 1.5, 2),
+            ("game", "NA", "group", pd.NA, 1, 10, "normalised_std", np.nan, np.nan, 5),
+            ("game", "NA", "over_runs", pd.NA, pd.NA, 10, "effective_size", 4, np.nan, 2),
+            ("game", "NA", "cited", pd.NA, pd.NA, 10, "return", 9, np.nan, 1),
+        ],
+        columns=metrics.COLUMNS,
+    ).astype({"seed": "Int64", "group": "Int64", "value": float})
+    pd.testing.assert_frame_equal(rows, new)
+    rows.to_csv(tmp_path / "study.csv", index=False)
+    pd.testing.assert_frame_equal(read_tables(tmp_path)["study"], new)

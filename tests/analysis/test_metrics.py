@@ -64,14 +64,17 @@ def noise() -> np.ndarray:
     return generator.normal(2, 1, (6, 4, 3, 5)) * generator.uniform(0.5, 2, (6, 1, 1, 1))  # [R, P, K, A]
 
 
-def select(table: pd.DataFrame, metric: str, group: str, label: str = "dqn") -> dict[int, float]:
-    rows = table[(table["metric"] == metric) & (table["group"] == group) & (table["algo"] == label)]
-    return dict(zip(rows["step"], rows["value"], strict=True))
+def select(table: pd.DataFrame, metric: str, which: str, label: str = "dqn", column: str = "value") -> dict[int, float]:
+    """By step; which: `run <seed>`, `group <number>` or `over_runs`."""
+    scope, _, number = which.partition(" ")
+    rows = table[(table["metric"] == metric) & (table["scope"] == scope) & (table["label"] == label)]
+    if number:
+        rows = rows[rows["seed" if scope == "run" else "group"] == int(number)]
+    return dict(zip(rows["step"], rows[column], strict=True))
 
 
-def counts(table: pd.DataFrame, metric: str, group: str, label: str = "dqn") -> dict[int, int]:
-    rows = table[(table["metric"] == metric) & (table["group"] == group) & (table["algo"] == label)]
-    return dict(zip(rows["step"], rows["n"], strict=True))
+def counts(table: pd.DataFrame, metric: str, which: str, label: str = "dqn") -> dict[int, float]:
+    return select(table, metric, which, label, "n")
 
 
 def write_probed(root: Path, q: np.ndarray, scores: Sequence[float], label: str = "dqn") -> None:
@@ -213,20 +216,20 @@ def test_ratios_are_divided_by_the_groups_performance(tmp_path: Path, noise: np.
     q, scores = noise[:3].astype(np.float32), [4.0, 5.0, 6.0]
     write_probed(tmp_path, q, scores)
     table = compute(read_runs([tmp_path])).table
-    assert select(table, "std", "group_0")[10] == pytest.approx(slow_std(q))
-    assert select(table, "normalised_std", "group_0")[10] == pytest.approx(slow_std(q) / 0.5)
-    assert select(table, "normalised_jensen_gap", "group_0")[10] == pytest.approx(slow_gap(q) / 0.5)
-    assert counts(table, "normalised_std", "group_0")[10] == 3
-    assert select(table, "normalised_std", "mean")[10] == pytest.approx(slow_std(q) / 0.5)
-    assert np.isnan(select(table, "normalised_std", "std")[10])
+    assert select(table, "std", "group 0")[10] == pytest.approx(slow_std(q))
+    assert select(table, "normalised_std", "group 0")[10] == pytest.approx(slow_std(q) / 0.5)
+    assert select(table, "normalised_jensen_gap", "group 0")[10] == pytest.approx(slow_gap(q) / 0.5)
+    assert counts(table, "normalised_std", "group 0")[10] == 3
+    assert select(table, "normalised_std", "over_runs")[10] == pytest.approx(slow_std(q) / 0.5)
+    assert np.isnan(select(table, "normalised_std", "over_runs", column="std")[10])
 
 
 def test_ratios_that_are_not_defined_are_empty_and_counted(tmp_path: Path, noise: np.ndarray) -> None:
     write_probed(tmp_path, noise[:3], [-1.0, 0.5, 2.0])  # on average above zero, but not clearly
     found = compute(read_runs([tmp_path]))
-    assert np.isnan(select(found.table, "normalised_std", "group_0")[10])
-    assert select(found.table, "normalised_std", "mean") == {}
-    assert select(found.table, "std", "group_0")[10] > 0
+    assert np.isnan(select(found.table, "normalised_std", "group 0")[10])
+    assert select(found.table, "normalised_std", "over_runs") == {}
+    assert select(found.table, "std", "group 0")[10] > 0
     assert "4 of 4" in found.notes[0]  # std and gap; at step 10, and at step 0, which has no evaluation
     assert "not clearly above zero" in found.notes[0] and "no evaluation" in found.notes[0]
 
@@ -252,12 +255,14 @@ def test_more_runs_are_split_into_groups_of_five(tmp_path: Path) -> None:
     assert "game, dqn: 2 of 12 runs are in no group of 5" in found.notes
     expected = [slow_gap(q[i : i + 5]) / (scores[i : i + 5].mean() / 10) for i in (0, 5)]
     for i in (0, 1):
-        assert select(table, "normalised_jensen_gap", f"group_{i}")[10] == pytest.approx(expected[i])
-    assert select(table, "normalised_jensen_gap", "group_2") == {}, "two runs are no group of five"
-    assert select(table, "normalised_jensen_gap", "mean")[10] == pytest.approx(np.mean(expected))
-    assert select(table, "normalised_jensen_gap", "std")[10] == pytest.approx(np.std(expected, ddof=1))
-    assert counts(table, "normalised_jensen_gap", "mean")[10] == 2
-    assert counts(table, "shared_variance", "all")[10] == 12
+        assert select(table, "normalised_jensen_gap", f"group {i}")[10] == pytest.approx(expected[i])
+    assert select(table, "normalised_jensen_gap", "group 2") == {}, "two runs are no group of five"
+    assert select(table, "normalised_jensen_gap", "over_runs")[10] == pytest.approx(np.mean(expected))
+    assert select(table, "normalised_jensen_gap", "over_runs", column="std")[10] == pytest.approx(
+        np.std(expected, ddof=1)
+    )
+    assert counts(table, "normalised_jensen_gap", "over_runs")[10] == 2
+    assert counts(table, "shared_variance", "over_runs")[10] == 12
 
 
 def test_the_mean_over_groups_leaves_out_those_with_fewer_runs(tmp_path: Path) -> None:
@@ -267,9 +272,9 @@ def test_the_mean_over_groups_leaves_out_those_with_fewer_runs(tmp_path: Path) -
         returns, probes = dict.fromkeys(steps, 5 + seed / 10), dict.fromkeys(steps, q[seed])
         write_run(tmp_path, seed=seed, returns=returns, q=probes, overrides={"total_steps": 20})
     table = compute(read_runs([tmp_path])).table
-    assert counts(table, "std", "group_1") == {10: 5, 20: 4}
-    assert counts(table, "std", "mean") == {10: 2, 20: 1}
-    assert select(table, "std", "mean")[20] == pytest.approx(slow_std(q[:5]))
+    assert counts(table, "std", "group 1") == {10: 5, 20: 4}
+    assert counts(table, "std", "over_runs") == {10: 2, 20: 1}
+    assert select(table, "std", "over_runs")[20] == pytest.approx(slow_std(q[:5]))
 
 
 def test_runs_that_stop_early_count_where_they_have_been(tmp_path: Path, noise: np.ndarray) -> None:
@@ -279,19 +284,19 @@ def test_runs_that_stop_early_count_where_they_have_been(tmp_path: Path, noise: 
         q = {step: noise[seed] * step for step in steps}
         write_run(tmp_path, seed=seed, returns=returns, q=q, overrides={"total_steps": 30}, state="running")
     table = compute(read_runs([tmp_path])).table
-    assert counts(table, "return", "mean") == {10: 3, 20: 3, 30: 2}
-    assert select(table, "return", "mean") == {10: 2, 20: 3, 30: 3.5}
-    assert counts(table, "std", "group_0") == {10: 3, 20: 3, 30: 2}
-    assert select(table, "std", "group_0")[30] == pytest.approx(slow_std(30 * noise[:2].astype(np.float32)), rel=1e-5)
+    assert counts(table, "return", "over_runs") == {10: 3, 20: 3, 30: 2}
+    assert select(table, "return", "over_runs") == {10: 2, 20: 3, 30: 3.5}
+    assert counts(table, "std", "group 0") == {10: 3, 20: 3, 30: 2}
+    assert select(table, "std", "group 0")[30] == pytest.approx(slow_std(30 * noise[:2].astype(np.float32)), rel=1e-5)
 
 
 def test_one_run_has_no_spread(tmp_path: Path, noise: np.ndarray) -> None:
     write_probed(tmp_path, noise[:1], [5.0])
     table = compute(read_runs([tmp_path])).table
-    assert select(table, "return", "mean") == {10: 5}
-    assert np.isnan(select(table, "return", "std")[10])
+    assert select(table, "return", "over_runs") == {10: 5}
+    assert np.isnan(select(table, "return", "over_runs", column="std")[10])
     assert not {"std", "jensen_gap", "shared_variance", "effective_size"} & set(table["metric"])
-    assert select(table, "member_variance", "all")[10] > 0
+    assert select(table, "member_variance", "over_runs")[10] > 0
 
 
 def test_one_member_has_no_split(tmp_path: Path, noise: np.ndarray) -> None:
@@ -306,21 +311,21 @@ def test_a_run_with_nan_is_left_out_where_it_has_it(tmp_path: Path, noise: np.nd
     q[1, 0, 0, 0] = np.nan
     write_probed(tmp_path, q, [5.0, 5.0, 6.0, np.nan])
     table = compute(read_runs([tmp_path])).table
-    assert select(table, "std", "group_0")[10] == pytest.approx(slow_std(q[[0, 2, 3]].astype(np.float32)))
-    assert counts(table, "std", "group_0")[10] == 3
-    assert np.isnan(select(table, "normalised_std", "group_0")[10]), "the performance of one of them is not known"
-    assert select(table, "return", "mean")[10] == pytest.approx(16 / 3)
-    assert counts(table, "return", "mean")[10] == 3
+    assert select(table, "std", "group 0")[10] == pytest.approx(slow_std(q[[0, 2, 3]].astype(np.float32)))
+    assert counts(table, "std", "group 0")[10] == 3
+    assert np.isnan(select(table, "normalised_std", "group 0")[10]), "the performance of one of them is not known"
+    assert select(table, "return", "over_runs")[10] == pytest.approx(16 / 3)
+    assert counts(table, "return", "over_runs")[10] == 3
 
 
 def test_bias_in_three_units(tmp_path: Path) -> None:
     units = {"discounted": 1.0, "unclipped": 20.0, "first_life": 0.5}
     write_run(tmp_path, returns={10: 1, 20: 1}, values={10: 3.0, 20: 5.0}, **units)
     table = compute(read_runs([tmp_path])).table
-    assert select(table, "bias_clipped", "seed_0") == {10: 2, 20: 4}
-    assert select(table, "bias_unclipped", "seed_0") == {10: -17, 20: -15}
-    assert select(table, "bias_first_life", "seed_0") == {10: 2.5, 20: 4.5}
-    assert counts(table, "bias_clipped", "seed_0") == {10: 2, 20: 2}
+    assert select(table, "bias_clipped", "run 0") == {10: 2, 20: 4}
+    assert select(table, "bias_unclipped", "run 0") == {10: -17, 20: -15}
+    assert select(table, "bias_first_life", "run 0") == {10: 2.5, 20: 4.5}
+    assert counts(table, "bias_clipped", "run 0") == {10: 2, 20: 2}
 
 
 def test_bias_against_the_true_q(tmp_path: Path, noise: np.ndarray) -> None:
@@ -331,10 +336,10 @@ def test_bias_against_the_true_q(tmp_path: Path, noise: np.ndarray) -> None:
     table = compute(read_runs([tmp_path])).table
     for seed in range(2):
         expected = np.mean([slow_value(noise[seed], s) - max(truth[s]) for s in range(4)])
-        assert select(table, "bias_true", f"seed_{seed}")[10] == pytest.approx(expected, rel=1e-5)
+        assert select(table, "bias_true", f"run {seed}")[10] == pytest.approx(expected, rel=1e-5)
     correlation, size = around_truth(noise[:2].astype(np.float32).astype(float), truth)
-    assert select(table, "member_correlation_true", "all")[10] == pytest.approx(correlation)
-    assert select(table, "effective_size_true", "all")[10] == pytest.approx(size)
+    assert select(table, "member_correlation_true", "over_runs")[10] == pytest.approx(correlation)
+    assert select(table, "effective_size_true", "over_runs")[10] == pytest.approx(size)
     assert not any(metric.startswith("normalised_") for metric in table["metric"]), "no scores to normalise by"
 
 
@@ -342,21 +347,21 @@ def test_area_under_the_curve_and_steps_to_reference(tmp_path: Path) -> None:
     write_run(tmp_path, seed=0, returns={10: 2, 20: 6, 40: 12}, seconds=50)
     write_run(tmp_path, seed=1, returns={10: 2, 20: 10, 40: 4}, seconds=70)
     table = compute(read_runs([tmp_path])).table
-    assert select(table, "auc", "seed_0") == pytest.approx({10: 2, 20: 4, 40: (40 + 180) / 30})
-    assert select(table, "normalised_auc", "seed_0")[40] == pytest.approx(22 / 30)
-    assert select(table, "steps_to_reference", "seed_0") == {40: 40}
-    assert select(table, "steps_to_reference", "seed_1") == {40: 20}
-    assert select(table, "steps_to_reference", "mean") == {40: 30}
-    assert select(table, "seconds", "mean") == {40: 60}
+    assert select(table, "auc", "run 0") == pytest.approx({10: 2, 20: 4, 40: (40 + 180) / 30})
+    assert select(table, "normalised_auc", "run 0")[40] == pytest.approx(22 / 30)
+    assert select(table, "steps_to_reference", "run 0") == {40: 40}
+    assert select(table, "steps_to_reference", "run 1") == {40: 20}
+    assert select(table, "steps_to_reference", "over_runs") == {40: 30}
+    assert select(table, "seconds", "over_runs") == {40: 60}
 
 
 def test_runs_that_never_reach_the_reference_have_no_mean_of_those_that_do(tmp_path: Path) -> None:
     write_run(tmp_path, seed=0, returns={10: 12})
     write_run(tmp_path, seed=1, returns={10: 9})
     table = compute(read_runs([tmp_path])).table
-    assert select(table, "steps_to_reference", "seed_0") == {10: 10}
-    assert np.isnan(select(table, "steps_to_reference", "seed_1")[10])
-    assert select(table, "steps_to_reference", "mean") == {}
+    assert select(table, "steps_to_reference", "run 0") == {10: 10}
+    assert np.isnan(select(table, "steps_to_reference", "run 1")[10])
+    assert select(table, "steps_to_reference", "over_runs") == {}
 
 
 def test_average_human_level_is_that_of_the_mean_over_games(tmp_path: Path) -> None:
@@ -379,7 +384,7 @@ def test_the_command_writes_the_tidy_table(
     (tmp_path / "runs" / "game" / "dqn" / "seed_0").mkdir(parents=True)
     metrics.main([str(tmp_path / "runs"), "--out", str(tmp_path / "new" / "m.csv"), "--bias", "all"])
     table = pd.read_csv(tmp_path / "new" / "m.csv")
-    assert list(table.columns) == ["env", "algo", "group", "step", "metric", "value", "n"]
+    assert list(table.columns) == metrics.COLUMNS
     assert set(table["metric"].str.replace(r"(?<=adam_share_)\w+", "<layer>", regex=True)) <= set(METRICS)
     assert {"bias_clipped", "bias_unclipped", "bias_first_life", "normalised_std", "effective_size"} <= set(
         table["metric"]
@@ -392,16 +397,39 @@ def test_the_command_writes_the_tidy_table(
         metrics.main([str(tmp_path / "nowhere")])
 
 
+def test_the_obvious_pivots_give_means_over_runs_and_runs(tmp_path: Path, noise: np.ndarray) -> None:
+    """Each number by hand: returns of seeds 0, 1, 2 are 1, 2, 6 at step 10 and 4, 8, 9 at step 20."""
+    for seed, (first, last) in enumerate(((1, 4), (2, 8), (6, 9))):
+        q = {10: noise[seed], 20: noise[seed]}
+        write_run(tmp_path / "runs", label="dqn", seed=seed, returns={10: first, 20: last}, q=q)
+        write_run(tmp_path / "runs", label="meanq", seed=seed, returns={10: 10 * first, 20: 10 * last})
+    metrics.main([str(tmp_path / "runs"), "--out", str(tmp_path / "m.csv")])
+    written = pd.read_csv(tmp_path / "m.csv", dtype={"seed": "Int64", "group": "Int64"})
+    for table in (compute(read_runs([tmp_path / "runs"])).table, written):
+        assert table["seed"].dtype == table["group"].dtype == "Int64" and set(table["scope"]) == set(metrics.SCOPES)
+        returns = table[table["metric"] == "return"]
+        for rows in (returns.query("scope == 'over_runs'"), returns.query("scope == 'run'"), returns):
+            means = rows.pivot_table(index="step", columns="label", values="value")
+            assert means.to_dict() == {"dqn": {10: 3.0, 20: 7.0}, "meanq": {10: 30.0, 20: 70.0}}
+        spread = returns.query("scope == 'over_runs'").pivot_table(index="step", columns="label", values="std")
+        assert spread["dqn"].to_dict() == pytest.approx({10: 7**0.5, 20: 7**0.5}, rel=1e-5)
+        runs = returns.query("scope == 'run'").pivot_table(index="step", columns=["label", "seed"], values="value")
+        assert runs["dqn"].to_dict() == {0: {10: 1, 20: 4}, 1: {10: 2, 20: 8}, 2: {10: 6, 20: 9}}
+        of_group = table.query("metric == 'std' and scope == 'group'")
+        assert of_group["group"].tolist() == [0, 0] and of_group["value"].tolist() == pytest.approx(
+            [slow_std(noise[:3])] * 2, rel=1e-5
+        )
+
+
 def test_diagnostics_of_training_are_metrics_at_evaluations(tmp_path: Path) -> None:
     for seed, shares in enumerate((("0.5", "0.25", "0.75"), ("0.5", "0.75", ""))):
         directory = write_run(tmp_path, seed=seed, returns={10: 1, 20: 2})
         rows = "\n".join(f"{step},1.5,{share},3" for step, share in zip((5, 10, 20), shares, strict=True))
         (directory / "training.csv").write_text(f"step,loss,adam_share_advantage,value_spread\n{rows}\n")
-    table = compute(read_runs([tmp_path])).table.set_index(["metric", "group", "step"])["value"]
-    share = table["adam_share_advantage"]
-    assert share["seed_0"].to_dict() == {10: 0.25, 20: 0.75} and share["seed_1"].to_dict() == {10: 0.75}
-    assert share["mean"].to_dict() == {10: 0.5, 20: 0.75}
-    assert table["value_spread"]["mean"].to_dict() == {10: 3.0, 20: 3.0} and "loss" not in table.index.levels[0]
+    table, share = compute(read_runs([tmp_path])).table, "adam_share_advantage"
+    assert select(table, share, "run 0") == {10: 0.25, 20: 0.75} and select(table, share, "run 1") == {10: 0.75}
+    assert select(table, share, "over_runs") == {10: 0.5, 20: 0.75}
+    assert select(table, "value_spread", "over_runs") == {10: 3.0, 20: 3.0} and "loss" not in set(table["metric"])
 
 
 def test_a_run_without_diagnostics_has_none(tmp_path: Path) -> None:
