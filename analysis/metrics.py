@@ -129,14 +129,13 @@ def _per_run(runs: Sequence[Run], left_out: set[str]) -> _Rows:
             by_name[name][run.seed] = series
     episodes = {run.seed: dict(zip(run.data.steps, run.data.episode_counts, strict=True)) for run in runs}
     for name, by_seed in by_name.items():
-        metric = registry.METRICS.get(name)  # None: of a layer
-        once = metric is not None and metric.once
-        of_episodes = metric is not None and metric.source == registry.EVALUATIONS and not once
+        metric = registry.describe(name)
+        of_episodes = metric.source == registry.EVALUATIONS and not metric.once
         for seed, series in by_seed.items():
             for step, value in zip(series.index.tolist(), series.tolist(), strict=True):
                 yield _row(RUN, step, name, value, episodes[seed][step] if of_episodes else 1, seed=seed)
         table = pd.DataFrame(by_seed)
-        if once and table.isna().any(axis=None):
+        if metric.once and table.isna().any(axis=None):
             continue  # a mean over the runs that have it would flatter those that do not
         for step, row in zip(table.index.tolist(), table.to_numpy(), strict=True):
             yield from _mean_and_std(name, step, row[~np.isnan(row)])

@@ -6,6 +6,7 @@ learning_curves  returns in each game, and the mean over games; scores that the 
 study            the paper's four rows: return, bias, normalised std, normalised Jensen gap
 series           what is measured late in training over a number in which labels differ, such as the ensemble's size
 mechanism        correlation of members, effective ensemble size, shared and member variance
+optimisation     the share of Adam's step that each layer takes, and the spread of value distributions
 aggregates       interquartile mean, median, mean and optimality gap over games, with intervals
 profiles         the share of runs above each score
 improvements     how likely a run of one label is above a run of another one

@@ -44,6 +44,7 @@ KINDS = {
     "study": Kind("Return, bias, standard deviation and Jensen gap", curves.study_rows, curves.draw_study),
     "series": Kind("Over a number in which labels differ", series.series_rows, series.draw_series),
     "mechanism": Kind("What the members of ensembles share", curves.mechanism_rows, curves.draw_mechanism),
+    "optimisation": Kind("What holds learning back", curves.optimisation_rows, curves.draw_optimisation),
     "aggregates": Kind("Aggregates over games", aggregates.aggregate_rows, aggregates.draw_aggregates),
     "profiles": Kind("Performance profiles", aggregates.profile_rows, aggregates.draw_profiles),
     "improvements": Kind("Probability of improvement", aggregates.improvement_rows, aggregates.draw_improvements),

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from meanq.metrics.registry import METRICS, PER_GROUP, tabulated, titles_of
+from meanq.metrics.registry import METRICS, PER_GROUP, describe, tabulated, titles_of
 
 from ..metrics import Metrics
 from ..runs import RunSet
@@ -50,6 +50,15 @@ def mechanism_rows(found: RunSet, metrics: Metrics) -> pd.DataFrame:
     rows = tables.curve_table(metrics.table, list(MECHANISM_ROWS), _averaged(MECHANISM_ROWS))
     need(not rows.empty, "no ensemble has been probed")
     return _fewer_columns(rows)
+
+
+def optimisation_rows(found: RunSet, metrics: Metrics) -> pd.DataFrame:
+    """The share of Adam's step that each layer takes, and the spread of value distributions."""
+    names = [name for name in metrics.table["metric"].unique() if describe(name).is_in("optimisation")]
+    rows = tables.curve_table(metrics.table, names)
+    need(not rows.empty, "no run has recorded the share of Adam's step or the spread of its value distributions")
+    need(rows["env"].nunique() <= MOST_GAMES, f"more than {MOST_GAMES} games: give the directories of fewer")
+    return rows
 
 
 def _averaged(names: Mapping[str, str]) -> list[str]:
@@ -127,6 +136,18 @@ def draw_mechanism(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
     return figure, " ".join([*about, *sentences])
 
 
+def draw_optimisation(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
+    """A row per layer and one for the spread, a column per game."""
+    names = sorted(table["metric"].unique(), key=lambda name: describe(name).unit == "value")  # the spread is last
+    figure, sentences = _draw_rows(table, looks, {name: describe(name).title for name in names})
+    about = [
+        "Share of Adam's step, sqrt(v) / (sqrt(v) + epsilon), that a layer's weights take: that of the weight which a "
+        "tenth of the layer's weights exceeds; near 0 the layer hardly learns. Below, if values are distributions: "
+        f"their standard deviation, mean over the probe states. {_about_runs(table, set(table['label']))}"
+    ]
+    return figure, " ".join([*about, *sentences])
+
+
 def _draw_rows(table: pd.DataFrame, looks: Looks, names: Mapping[str, str]) -> tuple[Figure, list[str]]:
     """The figure, and sentences for its caption."""
     curves, envs = tables.read_curves(table), _ordered_envs(table)
@@ -134,7 +155,7 @@ def _draw_rows(table: pd.DataFrame, looks: Looks, names: Mapping[str, str]) -> t
     if ("normalised_return", AVERAGE) in measured:  # in the row of returns
         measured["return", AVERAGE] = measured.pop(("normalised_return", AVERAGE))
     present = {metric for metric, _ in measured}
-    titles = {name: METRICS[measured.get((name, envs[0]), name)].title for name in names if name in present}
+    titles = {name: describe(measured.get((name, envs[0]), name)).title for name in names if name in present}
     shown = _shown(curves, looks)
     figure, axes = panels.metric_grid(titles, envs, shown, "interactions")
     logarithmic = [name for name in SPREADS if name in names and _all_positive(curves, name)]
@@ -185,8 +206,8 @@ def _draw_panel(
         panels.ticks(axis.yaxis)
         return
     ranges = [curve.range for curve in visible.values()] + [(score, score) for _, _, score in lines]
-    panels.fit_y(axis, ranges, may_fold=METRICS[metric].signed)
-    if METRICS[metric].signed:
+    panels.fit_y(axis, [(0, 1)] if describe(metric).unit == "share" else ranges, may_fold=describe(metric).signed)
+    if describe(metric).signed:
         panels.draw_zero(axis)
 
 

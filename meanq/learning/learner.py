@@ -186,7 +186,9 @@ def _differentiate(
         return torch.func.grad(loss, has_aux=True)(params)
     leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
     total, rest = loss(leaves)
-    gradients = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)  # zeros, where one is not used
+    gradients = torch.autograd.grad(
+        total, list(leaves.values()), materialize_grads=True
+    )  # zeros, where one is not used
     return dict(zip(leaves, gradients, strict=True)), rest
 
 

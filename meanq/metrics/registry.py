@@ -260,13 +260,13 @@ _ENTRIES = [
            shown="truth"),
     Metric("adam_share_<layer>", "share of Adam's step",
            "share of Adam's step that a layer's median weight takes; near 0: the layer is starved",
-           source=TRAINING, mirror="training/adam_share_<layer>"),
+           source=TRAINING, unit="share", mirror="training/adam_share_<layer>"),
     Metric("adam_share_q90_<layer>", "share of Adam's step, 90%",
            "the same of the weight that a tenth of the layer's weights exceeds",
-           source=TRAINING, mirror="training/adam_share_q90_<layer>"),
+           source=TRAINING, unit="share", mirror="training/adam_share_q90_<layer>", shown="optimisation"),
     Metric("value_spread", "spread of value distributions",
            "standard deviation of members' value distributions, mean over the probe states",
-           source=TRAINING, unit="value", mirror="training/value_spread"),
+           source=TRAINING, unit="value", mirror="training/value_spread", shown="optimisation"),
     Metric("seconds", "seconds", "wall-clock time since the start", lambda run: run.seconds,
            source=TIMINGS, unit="seconds", mirror="timing/seconds", once=True),
     Metric("steps_to_reference", "steps to reference",
@@ -351,6 +351,15 @@ _ENTRIES = [
 ]
 # fmt: on
 METRICS = {metric.name: metric for metric in _ENTRIES}
+
+
+def describe(name: str) -> Metric:
+    """The metric of this name. That of a layer, such as adam_share_hidden, has the layer in its title."""
+    if name in METRICS:
+        return METRICS[name]
+    prefixes = {pattern.removesuffix("<layer>"): metric for pattern, metric in METRICS.items() if "<layer>" in pattern}
+    prefix = max(filter(name.startswith, prefixes), key=len)
+    return replace(prefixes[prefix], name=name, title=f"{prefixes[prefix].title}, {name.removeprefix(prefix)}")
 
 
 def shown_in(place: str) -> list[Metric]:

@@ -267,12 +267,34 @@ def test_a_figure_without_data_is_a_sentence(tmp_path: Path) -> None:
     found = read_runs([tmp_path / "runs"])
     (curves, drawn), missing = draw_all(found, compute(found), tmp_path / "out")
     assert [curves.name, drawn.name] == ["learning_curves", "study"]
-    assert missing.keys() == {"series", "mechanism", "aggregates", "profiles", "improvements"}
+    assert missing.keys() == {"series", "mechanism", "optimisation", "aggregates", "profiles", "improvements"}
     assert all("\n" not in reason for reason in missing.values())
     assert "No std and no gap: they need two runs" in drawn.caption
     assert "1 run of each label" in curves.caption and "deviation" not in curves.caption
     files = {path.name for path in (tmp_path / "out").iterdir()}
     assert files == {f"{name}.{suffix}" for name in ("learning_curves", "study") for suffix in ("csv", "svg", "png")}
+
+
+def test_shares_of_adams_step_have_a_panel_per_layer_from_zero_to_one(tmp_path: Path) -> None:
+    for label, share in (("dqn", 0.01), ("meanq", 0.9)):
+        run = write_run(tmp_path, "a", label, 0, {10: 1, 20: 2})
+        rows = [f"{step},{share},{share / 2},{share / 4},{5 * share}" for step in (10, 15, 20)]
+        header = "step,adam_share_hidden,adam_share_q90_hidden,adam_share_q90_value,value_spread"
+        (run / "training.csv").write_text("\n".join([header, *rows]) + "\n")
+    found = read_runs([tmp_path])
+    figure, _, table = picture(found, compute(found), "optimisation")
+    titles = [axis.get_title(loc="left") for axis in figure.axes]
+    assert titles == [
+        *(f"share of Adam's step, 90%, {x}" for x in ("hidden", "value")),
+        "spread of value distributions",
+    ]
+    assert all(axis.get_ylim()[0] < 0 and axis.get_ylim()[1] > 1 for axis in figure.axes[:2])
+    shown = table[(table["scope"] == "run") & (table["label"] == "meanq") & (table["step"] == 20)]
+    assert dict(zip(shown["metric"], shown["value"], strict=True)) == {
+        "adam_share_q90_hidden": 0.45,
+        "adam_share_q90_value": 0.225,
+        "value_spread": 4.5,
+    }
 
 
 def test_runs_that_were_never_evaluated_are_no_figure(tmp_path: Path) -> None:
