@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from meanq.config.fields import ABSENT, field_value, flatten
+from meanq.launching.overrides import unquoted_label
 from meanq.launching.study import STUDY_DIR, Study, load_study
 
 from ..runs import AnalysisError, RunSet, differing_fields
@@ -139,7 +140,8 @@ def public_overrides(meta: Mapping[str, Any]) -> list[str] | None:
     words = meta.get("overrides")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         return None
-    return [word for word in words if re.split("[=./]", word.lstrip("+~"), maxsplit=1)[0] not in PRIVATE]
+    public = [word for word in words if re.split("[=./]", word.lstrip("+~"), maxsplit=1)[0] not in PRIVATE]
+    return list(map(unquoted_label, public))
 
 
 def _ranges(numbers: Iterable[int]) -> str:

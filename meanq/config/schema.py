@@ -19,6 +19,7 @@ CONFIG_DIR = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.par
 WANDB_MODES = ("auto", "online", "offline", "disabled")
 _COMPILE = ("auto", "true", "false")
 _OF_MACHINE = {"label": False, "compared": False}
+_NOT_IN_LABEL = {"label": False}  # of what only measures a run: schedules, states of probes, scores to compare with
 
 
 @dataclass
@@ -83,13 +84,15 @@ class EnvConfig:
     stack_over_lives: bool = setting("keep the frame stack after a lost life", False)
     clip_rewards: bool = setting("clip rewards to [-1, 1] for learning")
     options: dict[str, Any] = setting("its keyword arguments; add one with +env.options.NAME=VALUE", dict)
-    random_score: float | None = setting("return of random play, to normalise scores", None)
-    random_score_500k: float | None = setting("the same in the paper's table of 500K interactions", None)
-    reference_score: float | None = setting("return that is normalised to 1", None)
-    reference: str | None = setting("source of the reference score", None, compared=False)
-    evaluate_every: int = setting("value of evaluation.every", compared=False)
-    probe_every: int = setting("value of probe.every", compared=False)
-    probe_states: int = setting("value of probe.states", 50, compared=False)
+    random_score: float | None = setting("return of random play, to normalise scores", None, **_NOT_IN_LABEL)
+    random_score_500k: float | None = setting(
+        "the same in the paper's table of 500K interactions", None, **_NOT_IN_LABEL
+    )
+    reference_score: float | None = setting("return that is normalised to 1", None, **_NOT_IN_LABEL)
+    reference: str | None = setting("source of the reference score", None, compared=False, **_NOT_IN_LABEL)
+    evaluate_every: int = setting("value of evaluation.every", compared=False, **_NOT_IN_LABEL)
+    probe_every: int = setting("value of probe.every", compared=False, **_NOT_IN_LABEL)
+    probe_states: int = setting("value of probe.states", 50, compared=False, **_NOT_IN_LABEL)
     vanilla: HyperparametersConfig = _family("vanilla")
     main: HyperparametersConfig = _family("main")
     sunrise: HyperparametersConfig = _family("sunrise")
@@ -167,8 +170,8 @@ class AlgoConfig:
 class EvaluationConfig:
     """Greedy episodes, all at once."""
 
-    episodes: int = setting("episodes per evaluation", least=1)
-    every: int = setting("interactions between evaluations", least=1)
+    episodes: int = setting("episodes per evaluation", least=1, **_NOT_IN_LABEL)
+    every: int = setting("interactions between evaluations", least=1, **_NOT_IN_LABEL)
     noise: bool = setting("keep one draw of noise per evaluation in noisy layers", False)
 
 
@@ -185,8 +188,8 @@ class ProbeConfig:
 class CheckpointConfig:
     """What survives a kill."""
 
-    every: int = setting("interactions between checkpoints", least=1, label=False)
-    keep: bool = setting("keep the checkpoint of a finished run", label=False)
+    every: int = setting("interactions between checkpoints", least=1)
+    keep: bool = setting("keep the checkpoint of a finished run")
 
 
 @dataclass
@@ -209,20 +212,22 @@ class Config:
     seed: int = setting("seed of all randomness; 0-4 with -m: five runs", least=0, label=False, compared=False)
     total_steps: int = setting("interactions with the environment", least=1)
     study: str = setting("directory of the run below the root", label=False, compared=False, content=False)
-    label: str | None = setting("name of the run; null: algorithm and overrides", None, label=False, content=False)
+    label: str | None = setting(
+        "name of the run; null: algorithm and overrides that change learning", None, label=False, content=False
+    )
     root: str = setting("directory of all runs", identity=False, label=False)
     device: str = setting("where to train: auto, cpu, cuda or cuda:N", **_OF_MACHINE)
     threads: int | None = setting("CPU threads; null: all cores", None, least=1, **_OF_MACHINE)
     compile: str = setting("compile the learner; auto: where it pays", "auto", choices=_COMPILE, **_OF_MACHINE)
     cache_targets: bool = setting("reuse values of next states; same results", True, identity=False, label=False)
     replay_on_device: bool = setting("keep the frames of replay on the GPU", False, identity=False, label=False)
-    log_every: int = setting("interactions between rows of training.csv", least=1, compared=False)
+    log_every: int = setting("interactions between rows of training.csv", least=1, compared=False, label=False)
     algo: AlgoConfig = setting("the method", AlgoConfig)
     env: EnvConfig = setting("the environment", EnvConfig)
     network: NetworkConfig = setting("the network of one member", NetworkConfig)
     evaluation: EvaluationConfig = setting("evaluation with greedy episodes", EvaluationConfig)
-    probe: ProbeConfig = setting("values at fixed initial states", ProbeConfig)
-    checkpoint: CheckpointConfig = setting("checkpoints to resume from", CheckpointConfig, identity=False)
+    probe: ProbeConfig = setting("values at fixed initial states", ProbeConfig, label=False)
+    checkpoint: CheckpointConfig = setting("checkpoints to resume from", CheckpointConfig, identity=False, label=False)
     logger: LoggerConfig = setting("mirrors of the run", LoggerConfig, identity=False, label=False)
 
 

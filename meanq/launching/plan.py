@@ -8,14 +8,15 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from meanq.config.checks import check_names, from_omegaconf
 from meanq.config.errors import ConfigError
 from meanq.config.extensions import own_code
+from meanq.config.reference import GROUPS
 from meanq.config.schema import CONFIG_DIR, Config, register_schema
 from meanq.launching.hydra_bridge import check_of_hydra, expand_sweep, one_line_errors, parse_arguments
-from meanq.launching.overrides import expand_seed_ranges, override_key, run_label
+from meanq.launching.overrides import for_hydra, label_override, older_label, override_key, run_label
 from meanq.launching.study import Job, Study, split_study, study_jobs
 from meanq.rundir.identity import check_directory
 from meanq.rundir.layout import run_directory
@@ -44,7 +45,7 @@ class Plan:
 
 def hydra_arguments(arguments: Sequence[str]) -> list[str]:
     """Rewrite a command line for Hydra: seeds listed, options first, --cfg with resolved values."""
-    expanded = expand_seed_ranges(arguments)
+    expanded = for_hydra(arguments)
     parsed = parse_arguments(expanded)
     options = [argument for argument in expanded if argument not in parsed.overrides]
     if parsed.cfg == "job" and not parsed.resolve:
@@ -58,7 +59,7 @@ def plan(arguments: Sequence[str]) -> Plan | None:
     Returns None where the command only shows something: --cfg, --info and the like.
     """
     register_schema()
-    options = parse_arguments(expand_seed_ranges(arguments))
+    options = parse_arguments(for_hydra(arguments))
     if options.help or options.hydra_help or options.shell_completion or options.info:
         return None
     study, scale, overrides = split_study(options.overrides)
@@ -97,8 +98,8 @@ def plan(arguments: Sequence[str]) -> Plan | None:
     if launcher != IN_PROCESS and not fields["_target_"].startswith("meanq."):
         raise ConfigError(f"hydra/launcher={launcher}: meanq does not know it; write basic, local or slurm")
     words = [[o for o in job.overrides if override_key(o) != "label"] for job in jobs]
-    labels = [str(config.label).replace("'", "\\'") for config in configs]
-    job_overrides = [[*job, f"label='{label}'"] for job, label in zip(words, labels, strict=True)]
+    labels = [label_override(str(config.label)) for config in configs]
+    job_overrides = [[*job, label] for job, label in zip(words, labels, strict=True)]
     result = Plan(configs, job_overrides, launcher, fields, study, scale)
     _check_directories(result)
     _try_own_code(result)
@@ -117,12 +118,19 @@ def _compose_all(config_name: str, jobs: Sequence[Job], of_hydra: Sequence[str])
             continue
         config = compose(config_name, [*of_hydra, *job.overrides])
         if config.label is None:
-            config.label = run_label(config.algo.name, job.in_label)
+            config.label = _label(config, job.in_label)
         shareable = bool(seeds) and not _REFERENCE_TO_SEED.search(OmegaConf.to_yaml(config))
         configs.append(from_omegaconf(config))
         if shareable:
             composed[others] = configs[-1]
     return configs
+
+
+def _label(config: DictConfig, overrides: Sequence[str]) -> str:
+    """The label of a run that was given none; that of an older version where its runs are stored under it."""
+    older = older_label(config.algo.name, overrides)
+    stored = (Path(config.root) / config.study / config.env.name / older).is_dir()
+    return older if stored else run_label(config.algo.name, overrides)
 
 
 def _try_own_code(plan: Plan) -> None:
@@ -137,9 +145,14 @@ def _try_own_code(plan: Plan) -> None:
 
 
 def _check_directories(plan: Plan) -> None:
-    seen: set[Path] = set()
-    for config, directory in zip(plan.configs, plan.directories, strict=True):
+    seen: dict[Path, list[str]] = {}  # overrides of the run there
+    for config, directory, overrides in zip(plan.configs, plan.directories, plan.job_overrides, strict=True):
         if directory in seen:
-            raise ConfigError(f"two runs of this sweep have the same directory {directory}: give each its label=")
-        seen.add(directory)
+            different = sorted({override_key(o) for o in set(overrides) ^ set(seen[directory])} - {"label"})
+            fields = [f"${{{name}.name}}" if name in GROUPS else f"${{{name}}}" for name in different]
+            remedy = (
+                f"give each its name, for example 'label={'_'.join(['NAME', *fields])}'" if fields else "leave one out"
+            )
+            raise ConfigError(f"two runs of this sweep have the same directory {directory}: {remedy}")
+        seen[directory] = overrides
         check_directory(directory, config)

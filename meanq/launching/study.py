@@ -12,7 +12,7 @@ import yaml
 from meanq.config.errors import ConfigError, closest
 from meanq.config.schema import CONFIG_DIR
 from meanq.launching.hydra_bridge import expand_sweep
-from meanq.launching.overrides import expand_seed_ranges, override_key
+from meanq.launching.overrides import for_hydra, override_key
 
 STUDY_DIR = CONFIG_DIR.parent / "ablations"
 _ENDINGS = (".yaml", ".yml")
@@ -177,7 +177,7 @@ def study_jobs(study: Study, scale: Scale, overrides: Sequence[str]) -> list[Job
 
     An override of a field that the study varies selects among its runs; any other override changes all of them.
     """
-    runs = [job for sweep in scale.runs for job in expand_sweep(expand_seed_ranges(sweep))]
+    runs = [job for sweep in scale.runs for job in expand_sweep(for_hydra(sweep))]
     varied = {override_key(o) for run in runs for o in run}
     changes = [o for o in overrides if override_key(o) not in varied]
     for override in overrides:

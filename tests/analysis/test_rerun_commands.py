@@ -74,6 +74,14 @@ def test_a_hostile_override_stays_one_word(tmp_path: Path) -> None:
     assert shlex.split(command)[4:] == ["algo=dqn", "seed=0", "label='; touch pwned; '", "x=$(id)\n"]
 
 
+def test_a_label_needs_no_nested_quotes_in_a_command(tmp_path: Path) -> None:
+    for seed, quote in enumerate(("", "'")):  # as written today, and by older versions
+        words = ["algo=dqn", f"seed={seed}", f"label={quote}dqn__noise=0.5{quote}"]
+        record(write_run(tmp_path / str(seed), "asterix", "dqn__noise=0.5", seed), words)
+        (command,) = commands(read_runs([tmp_path / str(seed)]))
+        assert command == f"python -m meanq.run -m algo=dqn seed={seed} label=dqn__noise=0.5"
+
+
 def test_directories_and_accounts_are_not_public() -> None:
     private = ["root=/home/alice", "logger=wandb", "+logger.entity=alice", "hydra/launcher=slurm", "hydra.verbose=true"]
     assert public_overrides({"overrides": [*private, "algo=dqn", "rooted=1"]}) == ["algo=dqn", "rooted=1"]

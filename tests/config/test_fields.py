@@ -23,8 +23,12 @@ NOT_COMPARED = NOT_IDENTITY | {
 NOT_IN_LABEL = {
     *("algo", "env", "env.id", "seed", "study", "label", "root", "logger", "device", "threads", "compile"),
     *("replay_on_device", "cache_targets"),
+    # a label names what changes learning; these only measure it
+    *("evaluation.every", "evaluation.episodes", "probe", "checkpoint", "log_every"),
+    *("env.evaluate_every", "env.probe_every", "env.probe_states"),
+    *("env.random_score", "env.random_score_500k", "env.reference_score", "env.reference"),
 }
-NOT_IN_LABEL_BELOW = ("hydra.", "hydra/", "logger.", "checkpoint.")
+NOT_IN_LABEL_BELOW = ("hydra.", "hydra/", "logger.", "checkpoint.", "probe.")
 # Fields of the schema; options; fields that older versions had or later ones may have; groups and fields of Hydra.
 NAMES = [name for name, _ in walk()] + [
     *("env.options.noop_max", "algo.forgotten", "forgotten", "logger.forgotten", "env.main.forgotten", "protocol"),

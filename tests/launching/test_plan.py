@@ -1,11 +1,13 @@
 """Command lines: seed ranges, labels, and the plan of a sweep."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 
 from meanq.config.errors import ConfigError
-from meanq.launching.overrides import expand_seed_ranges, run_label, seed_ranges
+from meanq.config.schema import Config
+from meanq.launching.overrides import for_hydra, label_override, run_label, seed_ranges, unquoted_label
 from meanq.launching.plan import hydra_arguments, plan
 
 
@@ -23,7 +25,7 @@ from meanq.launching.plan import hydra_arguments, plan
     ],
 )
 def test_seed_ranges(written: str, seeds: str) -> None:
-    assert expand_seed_ranges(["algo=meanq", written]) == ["algo=meanq", seeds]
+    assert for_hydra(["algo=meanq", written]) == ["algo=meanq", seeds]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,7 @@ def test_seed_ranges(written: str, seeds: str) -> None:
 )
 def test_seeds_that_cannot_be(written: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        expand_seed_ranges([written])
+        for_hydra([written])
 
 
 @pytest.mark.parametrize(("seeds", "text"), [([0, 1, 2], "0-2"), ([3], "3"), ([7, 0, 1, 4, 5], "0-1,4-5,7")])
@@ -68,9 +70,12 @@ def test_options_may_stand_anywhere() -> None:
         (["algo.target_network=null"], "meanq__target_network=null"),
         (["+env.options.x='a b/c'"], "meanq__env.options.x=-a-b-c"),
         (["network.dense=[64,64]"], "meanq__network.dense=-64-64"),
+        (["evaluation.every=10", "evaluation.episodes=2", "probe.every=10", "probe.states=2", "log_every=5"], "meanq"),
+        (["checkpoint.every=5", "logger=wandb", "env.evaluate_every=3", "env.random_score=1"], "meanq"),
+        (["evaluation.noise=true", "evaluation.every=10"], "meanq__evaluation.noise=true"),
     ],
 )
-def test_labels_say_what_was_overridden(overrides: list[str], label: str) -> None:
+def test_labels_say_what_changes_learning(overrides: list[str], label: str) -> None:
     assert run_label("meanq", overrides) == label
 
 
@@ -95,9 +100,49 @@ def test_every_launcher_composes(launcher: str, tmp_path: Path) -> None:
     assert planned is not None and [config.label for config in planned.configs] == ["meanq", "meanq"]
 
 
-def test_two_runs_in_one_directory_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the same directory"):
-        plan(["-m", "algo=meanq,dqn", "label=mine", f"root={tmp_path}"])
+@pytest.mark.parametrize(
+    ("sweep", "remedy"),
+    [
+        (["algo=meanq,dqn", "label=mine"], "label=NAME_${algo.name}"),
+        (["evaluation.every=100,200"], "label=NAME_${evaluation.every}"),
+        (["network=nature,dopamine", "label=a"], "label=NAME_${network.name}"),
+    ],
+)
+def test_two_runs_in_one_directory_are_refused_and_the_remedy_works(
+    sweep: list[str], remedy: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="the same directory") as error:
+        plan(["-m", *sweep, "env=breakout", f"root={tmp_path}"])
+    assert str(error.value).endswith(f"for example '{remedy}'")
+    named = plan(["-m", *(o for o in sweep if "label" not in o), remedy, "env=breakout", f"root={tmp_path}"])
+    assert named is not None and len({config.label for config in named.configs}) == 2
+
+
+@pytest.mark.parametrize("label", ["meanq__ensemble_size=10", "a+b-c.d", "1e-3", "true", "007", "mine", "null", "a, b"])
+def test_a_label_is_taken_and_written_as_it_is(label: str, tmp_path: Path) -> None:
+    written = label_override(label)
+    planned = plan([written, f"root={tmp_path}"])
+    assert planned is not None and planned.configs[0].label == label
+    assert planned.job_overrides[0][-1] == written
+    plain = label not in ("null", "a, b")
+    assert (shlex.quote(written) == written == f"label={label}") == plain, "no quotes, neither Hydra's nor the shell's"
+    assert unquoted_label(f"label='{label}'") == written
+
+
+def test_the_runs_of_older_versions_are_found_under_their_longer_label(tmp_path: Path) -> None:
+    command = ["-m", "algo=dqn", "env=chain", "evaluation.every=500", "log_every=100", "seed=0-1", f"root={tmp_path}"]
+    labels = {config.label for config in _configs(command)}
+    assert labels == {"dqn"}
+    older = tmp_path / "default" / "chain" / "dqn__evaluation.every=500__log_every=100"
+    older.mkdir(parents=True)
+    assert {config.label for config in _configs(command)} == {older.name}
+    assert {config.label for config in _configs([*command, "label=mine"])} == {"mine"}
+
+
+def _configs(command: list[str]) -> list[Config]:
+    planned = plan(command)
+    assert planned is not None
+    return planned.configs
 
 
 def test_an_algorithm_file_of_ones_own_needs_no_edit_of_the_package(tmp_path: Path) -> None:
