@@ -28,8 +28,7 @@ from .runs import AnalysisError, Run, read_runs
 
 if TYPE_CHECKING:
     from meanq.learning.exploration import Policy
-
-    from .playing.player import Player
+    from meanq.training.trained import Trained
 
 Rows = list[dict[str, Any]]
 
@@ -74,7 +73,7 @@ def _counting(policy: "Policy", greedy: "Policy", others: list[np.ndarray]) -> "
     return act
 
 
-def _protocols(player: "Player", epsilon: float | None) -> Iterator[tuple[str, "Policy"]]:
+def _protocols(player: "Trained", epsilon: float | None) -> Iterator[tuple[str, "Policy"]]:
     from meanq.learning.exploration import greedy, optimistic, random_share, sometimes_random
     from meanq.rng import stream
     from meanq.training.evaluation import evaluation_policy

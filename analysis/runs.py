@@ -23,6 +23,7 @@ from meanq.config.fields import field_value, flatten, is_compared
 from meanq.metrics.definitions import BIASES, bias, normalise, normalising_scores
 from meanq.metrics.registry import RunData, diagnostic_columns
 from meanq.rundir import layout, reader
+from meanq.rundir.frames import read_frame
 
 DIAGNOSTICS = diagnostic_columns()
 
@@ -146,12 +147,12 @@ def read_run(directory: Path) -> Run:
             algo=config["algo"]["name"],
             seed=config["seed"],
             config=config,
-            evaluations=_read_table(directory / layout.EVALUATIONS, layout.EVALUATION_COLUMNS, ("step", "episode")),
+            evaluations=read_frame(directory / layout.EVALUATIONS, layout.EVALUATION_COLUMNS, also=None),
             probes=_read_probes(directory, config),
             status=reader.read_json_if_there(directory / layout.STATUS),
             meta=reader.read_json_if_there(directory / layout.META),
-            timings=_read_table(directory / layout.TIMINGS, ("step", "seconds"), ("step",)),
-            diagnostics=_read_table(directory / layout.TRAINING, ("step",), ("step",), DIAGNOSTICS),
+            timings=read_frame(directory / layout.TIMINGS, ("seconds",), also=None),
+            diagnostics=read_frame(directory / layout.TRAINING, also=DIAGNOSTICS),
         )
     except FileNotFoundError:
         raise AnalysisError(f"no {layout.CONFIG}") from None
@@ -285,24 +286,6 @@ def _probed_states(run: Run) -> str:
         return ""
     seed = (run.config.get("probe") or {}).get("seed")
     return f"{run.probes.q.shape[1]} states of probe.seed={seed}, {run.probes.q.shape[3]} actions"
-
-
-def _read_table(
-    path: Path, columns: Sequence[str], key: Sequence[str], also: re.Pattern[str] | None = None
-) -> pd.DataFrame:
-    """Read these columns and those that `also` matches, sorted by `key`. A new run has no such file: no rows."""
-    try:
-        with reader.open_file(path) as file:
-            table = pd.read_csv(file)
-            if absent := [name for name in columns if name not in table]:
-                raise ValueError(f"has no column {absent[0]}")
-            columns = [*columns, *(name for name in map(str, table) if also and also.fullmatch(name))]
-            table = table[columns].astype(float).astype(dict.fromkeys(key, int))
-            if table.duplicated(list(key)).any():
-                raise ValueError(f"has rows with the same {' and '.join(key)}")
-    except FileNotFoundError:
-        return pd.DataFrame(columns=list(columns), dtype=float)
-    return table.sort_values(list(key), ignore_index=True)
 
 
 def _read_probes(directory: Path, config: Mapping[str, Any]) -> reader.Probes | None:

@@ -21,7 +21,7 @@ from .console import command, make_parser, say, writing
 from .runs import AnalysisError, read_run
 
 if TYPE_CHECKING:
-    from .playing.player import Played
+    from meanq.training.trained import Played
 
 SECONDS = {".mp4": 60.0, ".gif": 20.0}  # of an episode, unless told otherwise
 _GIF_RATE = 25.0  # pictures a second at most: browsers slow down what is much faster

@@ -18,7 +18,7 @@ ORDER = (
     ("rundir",),
     ("training",),
     ("launching", "mirrors", "status"),
-    ("run", "dashboard", "wandb_upload", "slurm_launcher"),
+    ("run", "api", "dashboard", "wandb_upload", "slurm_launcher"),
     ("cli",),
     ("__main__",),
 )

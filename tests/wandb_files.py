@@ -29,8 +29,10 @@ def history(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def scalars(row: dict[str, Any]) -> dict[str, float]:
-    """A row without its step and its histograms."""
-    return {name: value for name, value in row.items() if name != "_step" and not name.startswith("probe/q.")}
+    """A row without its step, which it has twice, and its histograms."""
+    assert row["global_step"] == row["_step"]
+    steps = ("_step", "global_step")
+    return {name: value for name, value in row.items() if name not in steps and not name.startswith("probe/q.")}
 
 
 def exit_codes(found: list[dict[str, Any]]) -> list[int]:

@@ -1,4 +1,4 @@
-"""The error that is shown to the user as one line, and suggestions for misspelt names."""
+"""The errors that are shown to the user as one line, and suggestions for misspelt names."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,6 +6,10 @@ from collections.abc import Iterable
 
 class ConfigError(ValueError):
     """A user's mistake, in one line: the field, its value, and what to write instead."""
+
+
+class RunError(ValueError):
+    """A directory that is not that of a run, or whose files cannot be used, in one line."""
 
 
 _LONGEST_LIST = 60  # lists all environments, but not all fields

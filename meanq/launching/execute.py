@@ -4,13 +4,17 @@ import contextlib
 import errno
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from meanq.config.errors import ConfigError
 from meanq.config.schema import Config
 from meanq.rundir.layout import run_directory
 from meanq.rundir.lock import BusyError
+
+if TYPE_CHECKING:
+    from meanq.training.terminal import TerminalReporter
 
 FAILED, CANNOT_WORK, BUSY = 1, 2, 3  # exit codes
 
@@ -32,27 +36,37 @@ class RunFailedError(RuntimeError):
 
 def execute(run: Run) -> None:
     """Train a run, or resume it, unless it is finished. Raises RunFailedError."""
-    from meanq.mirrors.process import make_mirror
-    from meanq.rundir.writer import record_failure
-    from meanq.training.session import Session
     from meanq.training.terminal import TerminalReporter, make_console
 
     directory = run_directory(run.config)
-    reporter = TerminalReporter(make_console())
+    try:
+        train_here(run.config, run.overrides, TerminalReporter(make_console()))
+    except Exception as error:  # noqa: BLE001 - any failure ends this run only; the sweep goes on
+        _report(directory, error)
+        raise RunFailedError(f"{directory}: failed", _code(error)) from None
+
+
+def train_here(config: Config, overrides: Sequence[str], reporter: "TerminalReporter") -> None:
+    """Train a run, or resume it, unless it is finished. Its directory says why it failed; the error is passed on."""
+    from meanq.mirrors.process import make_mirror
+    from meanq.rundir.writer import record_failure
+    from meanq.training.session import Session
+
     session = None
     try:
-        session = Session(run.config, overrides=run.overrides, make_mirror=make_mirror)
+        session = Session(config, overrides=overrides, make_mirror=make_mirror)
         session.train(reporter)
-    except Exception as error:  # noqa: BLE001 - any failure ends this run only; the sweep goes on
-        reporter.close()
-        _report(directory, error)
-        code = BUSY if isinstance(error, BusyError) else CANNOT_WORK if isinstance(error, ConfigError) else FAILED
-        if session is None and code == FAILED:  # a session records its failure itself
+    except Exception as error:
+        if session is None and _code(error) == FAILED:  # a session records its failure itself
             with contextlib.suppress(OSError, ConfigError, BusyError):
-                record_failure(run.config, error)
-        raise RunFailedError(f"{directory}: failed", code) from None
+                record_failure(config, error)
+        raise
     finally:
         reporter.close()
+
+
+def _code(error: Exception) -> int:
+    return BUSY if isinstance(error, BusyError) else CANNOT_WORK if isinstance(error, ConfigError) else FAILED
 
 
 def _report(directory: Path, error: Exception) -> None:

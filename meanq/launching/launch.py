@@ -4,6 +4,11 @@ Every run was composed and checked before the first one starts, and a launcher r
 an edit of conf/ does not change waiting runs. A launcher is a class with `launch(runs)`, which returns the failures.
 """
 
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 from hydra.utils import get_class
 
 from meanq.config.extensions import loggers
@@ -13,16 +18,25 @@ from meanq.launching.plan import IN_PROCESS, Plan
 from meanq.rundir.layout import run_directory
 from meanq.rundir.reader import read_status
 from meanq.rundir.reuse import reuse, said_of
+from meanq.rundir.sweeps import announced
 
 
 def launch(plan: Plan) -> list[RunFailedError]:
     """Run whatever is not finished; return the failures."""
     runs = [Run(*pair) for pair in zip(plan.configs, plan.job_overrides, strict=True)]
     runs = [run for run in runs if not _done(run.config, may_copy=plan.study is not None)]
+    with contextlib.ExitStack() as stack:
+        for root in {run.config.root for run in runs} if len(runs) > 1 else ():
+            planned = [run_directory(run.config) for run in runs if run.config.root == root]
+            stack.enter_context(announced(Path(root), planned))
+        return _launch(plan, runs)
+
+
+def _launch(plan: Plan, runs: Sequence[Run]) -> list[RunFailedError]:
     if runs and plan.launcher != IN_PROCESS:
         fields = dict(plan.launcher_fields)
-        failures: list[RunFailedError] = get_class(fields.pop("_target_"))(**fields).launch(runs)
-        return failures
+        launcher: Any = get_class(fields.pop("_target_"))(**fields)
+        return launcher.launch(runs)
     failures = []
     for run in runs:
         try:

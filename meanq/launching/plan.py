@@ -53,8 +53,8 @@ def hydra_arguments(arguments: Sequence[str]) -> list[str]:
     return options + parsed.overrides
 
 
-def plan(arguments: Sequence[str]) -> Plan | None:
-    """Compose and check every run. Writes nothing; raises ConfigError for a mistake.
+def plan(arguments: Sequence[str], if_several: str = "add -m to run them all") -> Plan | None:
+    """Compose and check every run. Writes nothing; raises ConfigError for a mistake, which several runs without -m are.
 
     Returns None where the command only shows something: --cfg, --info and the like.
     """
@@ -90,7 +90,7 @@ def plan(arguments: Sequence[str]) -> Plan | None:
         if not options.multirun and (study or len(jobs) > 1):
             swept = next((o for o in overrides if len(expand_sweep([o], config_dirs)) > 1), "")
             several = f"+study={study.name}" if study else swept
-            raise ConfigError(f"{several}: this names several runs; add -m to run them all")
+            raise ConfigError(f"{several}: this names several runs; {if_several}")
         configs = _compose_all(config_name, jobs, of_hydra)
         location = [o for o in jobs[0].overrides if override_key(o) in ("root", "study")]
         composed = compose(config_name, [*of_hydra, *location], return_hydra_config=True)

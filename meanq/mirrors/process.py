@@ -27,6 +27,8 @@ from meanq.mirrors.sink import Sink, read_points
 from meanq.rundir.layout import ENDED_STATES, MIRROR_LOG
 from meanq.rundir.reader import read_status
 
+_NOTE = re.compile("^note: (.*)$", re.MULTILINE)
+
 
 def make_mirror(logger: LoggerConfig, directory: Path) -> "Mirrors | None":
     """Start mirroring a directory that has its configuration; None where nothing is to be mirrored."""
@@ -61,7 +63,9 @@ class Mirrors:
 class ProcessMirror:
     """Training's end of the pipe. Nothing here raises; only `close` waits, for a bounded time."""
 
-    def __init__(self, logger: LoggerConfig, directory: Path, log: str = MIRROR_LOG) -> None:
+    def __init__(
+        self, logger: LoggerConfig, directory: Path, log: str = MIRROR_LOG, pass_on_notes: bool = True
+    ) -> None:
         self._logger, self._directory, self._log = logger, directory, directory / log
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         environment.pop("WANDB_SERVICE", None)  # the W&B service of a parent process, which ends with that process
@@ -73,11 +77,12 @@ class ProcessMirror:
         assert self._process.stdin is not None
         self._pipe = self._process.stdin
         os.set_blocking(self._pipe.fileno(), False)
-        self._warned = False
+        self._warned, self._noted = False, not pass_on_notes
 
     def update(self, step: int) -> None:
         """Report progress; a mirror that is behind catches up at a later report."""
         self._send(str(step))
+        self._pass_on_note()
         if self._process.poll():
             self._warn_once(self._problem())
 
@@ -86,9 +91,11 @@ class ProcessMirror:
         self._send(state)
         try:
             self._pipe.close()
-            if self._process.wait(self._logger.finish_seconds):
+            failed = self._process.wait(self._logger.finish_seconds)
+            self._pass_on_note()
+            if failed:
                 self._warn_once(self._problem())
-            elif self._log.stat().st_size == 0:
+            elif not _NOTE.sub("", self._log.read_text(errors="replace")).strip():
                 self._log.unlink()
         except subprocess.TimeoutExpired:
             self._warn_once(f"was not complete after logger.finish_seconds={self._logger.finish_seconds:g}")
@@ -101,6 +108,13 @@ class ProcessMirror:
     def _send(self, line: str) -> None:
         with contextlib.suppress(OSError):  # the pipe is full because the reader is slow, or closed because it failed
             os.write(self._pipe.fileno(), f"{line}\n".encode())
+
+    def _pass_on_note(self) -> None:
+        """Print once what the mirror has to say, with the directory as the user wrote it."""
+        with contextlib.suppress(OSError):
+            if not self._noted and (found := _NOTE.search(self._log.read_text(errors="replace"))):
+                self._noted = True
+                print(f"  {found[1].replace(str(self._directory.absolute()), str(self._directory))}", flush=True)
 
     def _problem(self) -> str:
         with contextlib.suppress(OSError):
@@ -122,6 +136,8 @@ def _warn(logger: LoggerConfig, directory: Path, problem: str) -> None:
 def follow(directory: Path, logger: LoggerConfig, reports: Iterator[str]) -> None:
     """Log each point once, as soon as training reports that it is complete, and close with the reported state."""
     sink = import_logger(logger.name)(logger, directory)
+    if said := getattr(sink, "note", str)():
+        print(f"note: {said}", flush=True)
     state = ""
     for report in reports:
         if report.isdigit():

@@ -38,6 +38,10 @@ class Sink:
         """Complete the copy; `state` is one of layout.ENDED_STATES."""
         raise NotImplementedError
 
+    def note(self) -> str:
+        """Say what the user should know about the copy, in one line; empty: nothing."""
+        return ""
+
     @classmethod
     def enabled(cls, logger: LoggerConfig) -> bool:
         """Whether there is anything to do."""

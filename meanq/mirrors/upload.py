@@ -39,7 +39,7 @@ def upload(directory: Path, arguments: argparse.Namespace) -> str:
     if is_mirrored(directory, where, state):
         return "is there already"
     points = read_points(directory)
-    mirror = ProcessMirror(logger, directory)
+    mirror = ProcessMirror(logger, directory, pass_on_notes=False)
     mirror.update(points[-1].step if points else 0)
     mirror.close(state)
     if not is_mirrored(directory, where, state):

@@ -40,7 +40,7 @@ class WandbSink(Sink):
             os.environ.setdefault(name, str(directory / WANDB_DIR / "cache"))
         import wandb
 
-        mode = resolve_mode(logger)
+        mode = self._mode = resolve_mode(logger)
         config = read_config(directory)
         self.id = run_id(config)
         self._destination = destination(logger, mode)
@@ -56,18 +56,18 @@ class WandbSink(Sink):
             group=_shorten(group_name(config)),
             name=f"seed_{config['seed']}",
             tags=sorted({config["algo"]["name"], config["env"]["name"], *logger.tags}),
-            config={**config, "meta": read_json_if_valid(directory / META)},
+            config={**config, **_for_benchmarks(config), "meta": read_json_if_valid(directory / META)},
             dir=str(directory),
             settings=wandb.Settings(**_SETTINGS, **timeout),
         )
         self.position = self._run.starting_step if mode == "online" else 0
 
     def log(self, point: Point) -> None:
-        """Log a point; W&B's step is the interaction."""
+        """Log a point; W&B's step is the interaction, and so is `global_step`, which Open RL Benchmark reads."""
         import wandb
 
         histograms = {name: wandb.Histogram(values) for name, values in point.histograms.items()}  # type: ignore
-        self._run.log({**point.scalars, **histograms}, step=point.step)
+        self._run.log({"global_step": point.step, **point.scalars, **histograms}, step=point.step)
         self.position = point.step + 1
 
     def close(self, state: str) -> None:
@@ -88,6 +88,14 @@ class WandbSink(Sink):
         noted = {where: what for where, what in read_json_if_valid(path).items() if where != self._destination}
         write_json(path, noted if done is None else {**noted, self._destination: done})
 
+    def note(self) -> str:
+        """Say where an offline copy is, and how to upload it."""
+        if self._mode == "online":
+            return ""
+        why = "no API key, so offline" if _mode(self._logger) == "auto" else "offline"
+        files, login = self._directory / WANDB_DIR, "wandb login, then " if why != "offline" else ""
+        return f"W&B: {why}, in {files}; to upload it later: {login}meanq upload {self._directory}"
+
     @classmethod
     def enabled(cls, logger: LoggerConfig) -> bool:
         """False where `logger.mode` or WANDB_MODE is disabled."""
@@ -96,7 +104,7 @@ class WandbSink(Sink):
     @classmethod
     def remedy(cls, directory: Path) -> str:
         """Name the command that uploads the run later."""
-        return f"; later: python -m meanq.wandb_upload {directory}"
+        return f"; later: meanq upload {directory}"
 
 
 def is_mirrored(directory: Path, where: str, state: str) -> bool:
@@ -134,6 +142,11 @@ def run_id(config: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
     readable = re.sub(r"[^A-Za-z0-9_.]+", "-", f"{group_name(config)}-{config['seed']}")
     return f"{readable[:80]}-{digest}"
+
+
+def _for_benchmarks(config: Mapping[str, Any]) -> dict[str, str]:
+    """Fields at the top of the configuration by which Open RL Benchmark finds runs, beside `seed`."""
+    return {"env_id": config["env"]["name"], "exp_name": config["label"]}
 
 
 def group_name(config: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@
       lock                 held by the process that trains here
       tensorboard/, wandb/, mirror.json, mirror.log      written by loggers (meanq.mirrors)
 
+While a sweep goes on, <root>/.sweeps/ lists its runs (sweeps.py).
 Files are replaced as a whole, never edited in place, so a crash leaves the last complete version.
 """
 
@@ -35,7 +36,7 @@ SEED_DIR = re.compile(r"seed_\d+")
 ENDED_STATES = ("finished", "failed", "interrupted")
 WRITTEN_STATES = ("running", *ENDED_STATES)  # in status.json
 # What a reader reports, in the order of the summary; progress.py derives those that status.json cannot know.
-STATES = ("finished", "running", "starting", "stalled?", "interrupted", "killed", "failed", "unreadable")
+STATES = ("finished", "running", "starting", "waiting", "stalled?", "interrupted", "killed", "failed", "unreadable")
 
 
 @dataclass

@@ -32,9 +32,14 @@ class DirectoryLock:
     def __init__(self, directory: Path) -> None:
         self._path = directory.absolute() / LOCK
 
+    @property
+    def held(self) -> bool:
+        """Whether this process holds it."""
+        return self._path in self._held
+
     def acquire(self) -> None:
         """Take the lock, or raise BusyError."""
-        if self._path in self._held:
+        if self.held:
             raise BusyError(f"{self._path.parent} is being trained by this very process")
         while True:
             handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 from meanq.rundir import layout, reader
 from meanq.rundir.lock import lock_holder
+from meanq.rundir.sweeps import planned_runs
 
 STALLED_SECONDS = 120.0  # a live run refreshes status.json at least every 30 s
 _SPEED_ROWS = 10  # of timings.csv, where the configuration does not say how often the run is evaluated
+_WAITS = ("interrupted", "killed", "failed", "unreadable")  # may be waiting to be resumed
 FINISHED = ("finished", "resumed", "skipped")  # outcomes of a run that has its last step
 
 
@@ -91,11 +93,35 @@ class Outcome:
         return cls(state, resumed, run.reason or "")
 
 
-def read_run(directory: Path) -> RunStatus:
-    """Read whatever can be known about a run; damaged files become `problems`."""
+def _unread(directory: Path) -> RunStatus:
     study, environment, label, seed = ("", "", "", "", *directory.absolute().parts)[-4:]
     number = seed.removeprefix("seed_")
-    run = RunStatus(directory, study, environment, label, int(number) if number.isdecimal() else None)
+    return RunStatus(directory, study, environment, label, int(number) if number.isdecimal() else None)
+
+
+def read_runs(root: Path, unlisted: list[tuple[str, str]]) -> list[RunStatus]:
+    """Read every run at or below a root, and those that wait because a sweep has planned them.
+
+    A run waits if it has not begun, or if what it wrote is older than the plan. `unlisted`: see reader.find_runs.
+    """
+    runs = [read_run(directory) for directory in reader.find_runs([root], unlisted)]
+    planned = planned_runs(root)
+    for run in runs:
+        since = planned.pop(run.directory.absolute(), None)
+        written = None if run.heartbeat_age_seconds is None else time.time() - run.heartbeat_age_seconds
+        if since is not None and run.state in _WAITS and (written is None or written < since):
+            run.state, run.reason, run.traceback = "waiting", None, None
+    for directory in planned:
+        shown = root if directory == root.absolute() else root / directory.relative_to(root.absolute())
+        run = _unread(shown)
+        run.state = "waiting"
+        runs.append(run)
+    return runs
+
+
+def read_run(directory: Path) -> RunStatus:
+    """Read whatever can be known about a run; damaged files become `problems`."""
+    run = _unread(directory)
     locked_at = _read_lock(run)  # before the status, so that a run which ends in between is not taken for killed
     for read in (_read_status, _read_evaluation, _read_speed):
         try:

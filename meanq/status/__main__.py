@@ -7,7 +7,8 @@ meanq status RUN_DIRECTORY    all about one run
 meanq status --json           for scripts: a list with one object per run
 
 A run is `finished`, `interrupted` or `failed` where it said so. It is `running` while a process holds its lock,
-`stalled?` if that process has not written its status for two minutes, and `killed` if there is no such process.
+`stalled?` if that process has not written its status for two minutes, and `killed` if there is no such process. It is
+`waiting` where a sweep that goes on has planned it and has not come to it yet.
 """
 
 import argparse

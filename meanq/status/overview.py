@@ -13,12 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from meanq.rundir.layout import STATES
-from meanq.rundir.progress import RunStatus, read_run
-from meanq.rundir.reader import find_runs
+from meanq.rundir.progress import RunStatus, read_runs
 
 COLLAPSE_ABOVE = 40  # runs; more are shown as one row per environment and label
 
-_COLOURS = ("green", "cyan", "cyan", "yellow", "yellow", "red", "bold red", "magenta")
+_COLOURS = ("green", "cyan", "cyan", "blue", "yellow", "yellow", "red", "bold red", "magenta")
 _STYLES = dict(zip(STATES, _COLOURS, strict=True))
 _WRAPPED = ("environment", "label", "states")  # columns that give way on a narrow terminal
 
@@ -28,7 +27,7 @@ class Overview:
 
     def __init__(self, root: Path) -> None:
         self.unlisted: list[tuple[str, str]] = []
-        runs = [read_run(directory) for directory in find_runs([root], self.unlisted)]
+        runs = read_runs(root, self.unlisted)
         self.runs = sorted(runs, key=lambda run: _natural(str(run.directory)))
         self._one_study = len({run.study for run in runs}) == 1
 

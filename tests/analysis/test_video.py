@@ -19,12 +19,13 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from analysis.playing.drawing import CHANNELS, CHOSEN, MEMBER, REALISED, SIZE, TEXT, VALUE, Page, draw_frame
-from analysis.playing.player import Played, Screening, load_player, play_episode
+from analysis.playing.player import Screening, load_player, play_episode
 from analysis.runs import AnalysisError, read_run
 from analysis.video import main, make_video, write_gif
 from meanq.envs import make_env
 from meanq.rng import stream
 from meanq.rundir.layout import Episode
+from meanq.training.trained import Played
 from tests.envs.test_small_envs import OWN
 from tests.short_runs import SHORT, train, weights
 

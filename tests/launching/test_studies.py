@@ -222,7 +222,7 @@ def test_what_all_runs_share_is_not_in_their_names(tmp_path: Path) -> None:
     plan = planned(tmp_path, "+study=target_network", "scale=minatar", "seed=0")
     assert {config.label for config in plan.configs} == set(ALGORITHMS)
     assert all(
-        overrides[-1] == f"label='{c.label}'" for overrides, c in zip(plan.job_overrides, plan.configs, strict=True)
+        overrides[-1] == f"label={c.label}" for overrides, c in zip(plan.job_overrides, plan.configs, strict=True)
     )
 
 

@@ -203,7 +203,7 @@ def test_a_wrong_field_is_one_line(override: str, message: str) -> None:
     assert str(raised.value).startswith(message) and "\n" not in str(raised.value)
 
 
-def test_an_offline_run_has_exactly_the_rows_of_the_tables(tmp_path: Path) -> None:
+def test_an_offline_run_has_exactly_the_rows_of_the_tables(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     logger = ("logger=wandb", "logger.tags=[mine]", "logger.weights=true", "logger.finish_seconds=120")
     config = compose_run(tmp_path, *SHORT, *SCORES, *logger, "seed=3", "study=s", "label=l")
     run = Session(config, make_mirror=make_mirror)
@@ -226,11 +226,14 @@ def test_an_offline_run_has_exactly_the_rows_of_the_tables(tmp_path: Path) -> No
     assert described["tags"] == ["meanq", "minatar_asterix", "mine"]
     assert described["run_id"] == run_id(yaml.safe_load((run.directory / "config.yaml").read_text()))
     config = described["config"]["update"]
+    assert (config["env_id"], config["exp_name"]) == ("minatar_asterix", "l"), "as Open RL Benchmark finds runs"
     assert config["algo"]["learning_rate"] == 2.5e-4 and config["seed"] == 3 and "torch" in config["meta"]["versions"]
     assert exit_codes(found) == [0]
     (artifact,) = of_type(found, "artifact")
     assert artifact["name"].startswith("weights-") and "weights.safetensors" in json.dumps(artifact)
     assert not (run.directory / "mirror.log").exists(), "W&B had nothing to say"
+    upload = f"to upload it later: wandb login, then meanq upload {run.directory}"
+    assert capfd.readouterr().out == f"  W&B: no API key, so offline, in {run.directory}/wandb; {upload}\n"
     assert not (tmp_path / "home").exists(), "nothing is written in the user's home"
 
 
