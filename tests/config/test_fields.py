@@ -18,7 +18,7 @@ NOT_IDENTITY = {
 }
 NOT_COMPARED = NOT_IDENTITY | {
     *("seed", "study", "log_every", "threads", "device", "compile"),
-    *("env.evaluate_every", "env.probe_every", "env.reference"),
+    *("env.evaluate_every", "env.probe_every", "env.probe_states", "env.reference"),
 }
 NOT_IN_LABEL = {
     *("algo", "env", "env.id", "seed", "study", "label", "root", "logger", "device", "threads", "compile"),
