@@ -63,7 +63,9 @@ def wait_until(condition, seconds: float = 60) -> bool:  # type: ignore[no-untyp
 
 
 def test_a_sweep_makes_one_wandb_run_each_and_failure_is_shown(tmp_path: Path) -> None:
-    (tmp_path / "rules.py").write_text("def broken(q):\n    raise RuntimeError('broken')\n")
+    # It works on the few states on which code is tried before the run starts.
+    rule = "def broken(q):\n    if q.shape[-2] > 8:\n        raise RuntimeError('broken')\n    return q.mean(0)\n"
+    (tmp_path / "rules.py").write_text(rule)
     tiny = [override for override in TINY if not override.startswith(("label", "algo.first_update"))]
     choices = ("algo.bootstrap=mean,rules.broken", "algo.first_update=70", "algo.interactions_per_update=1")
     result = run("-m", *tiny, *choices, "logger=wandb", "logger.finish_seconds=120", cwd=tmp_path)
@@ -98,7 +100,7 @@ def test_a_dead_network_neither_stops_a_run_nor_makes_it_wait(tmp_path: Path) ->
     seconds = time.monotonic() - started
     assert dead.returncode == 0
     assert dead.stderr.count("\n") == 1 and dead.stderr.startswith("meanq: logger=wandb: ")
-    assert f"python -m meanq.wandb_upload {RUN / 'seed_0'}" in dead.stderr
+    assert f"meanq upload {RUN / 'seed_0'}" in dead.stderr
     assert seconds < 80, "W&B's own waiting would be 90 seconds at the start and as long as it takes at the end"
     for name in ("evaluations.csv", "training.csv", "probes.npz", "weights.safetensors"):
         assert (tmp_path / "dead" / RUN / "seed_0" / name).read_bytes() == (

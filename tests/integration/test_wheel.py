@@ -58,6 +58,8 @@ def test_a_sweep_and_what_reads_its_runs(binaries: Path, users_directory: Path) 
     python, meanq, at = binaries / "python", binaries / "meanq", users_directory
     where = run(python, "-c", "import meanq, meanq.analysis as a; print(meanq.__file__, a.__file__)", at=at)
     assert where.count(str(binaries.parent)) == 2, where
+    package = Path(where.split()[0]).parent
+    assert (package / "py.typed").is_file()
     run(meanq, *SWEEP, at=at)
     assert len(list((at / "runs").rglob("weights.safetensors"))) == 4
     assert "4 finished" in run(meanq, "status", at=at)

@@ -408,7 +408,7 @@ def test_a_mirror_that_fails_is_one_warning(directory: Path, capfd: pytest.Captu
     out, error = capfd.readouterr()
     assert out == "" and error.count("\n") == 1
     assert error.startswith("meanq: logger=wandb: ") and str(directory / "config.yaml") in error
-    assert f"python -m meanq.wandb_upload {directory}" in error
+    assert f"meanq upload {directory}" in error
 
 
 def test_a_mirror_that_hangs_is_given_up(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
