@@ -4,6 +4,7 @@ Bounds of single fields come from the schema; what spans fields, files or the ma
 """
 
 import inspect
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from meanq.config.errors import ConfigError, closest
+from meanq.config.errors import ConfigError, closest, printable
 from meanq.config.extensions import (
     CODE_FIELDS,
     LOGGERS,
@@ -28,6 +29,9 @@ from meanq.config.extensions import (
 from meanq.config.fields import walk
 from meanq.config.schema import Config, LoggerConfig
 from meanq.config.setting import allowed_values, as_written, setting_of
+
+_MAX_PATH, _MAX_NAME = 4095, 255  # bytes, on Linux
+_LONGEST_FILE = ".frames-1000000000-1000000000.copy.12345678"
 
 
 def from_omegaconf(config: DictConfig) -> Config:
@@ -70,10 +74,17 @@ def check(config: Config) -> None:
         _require(works, name, attrgetter(name)(config), remedy)
     for name in ("study", "label", "env.name"):
         _check_directory_name(name, attrgetter(name)(config))
+    _require(config.algo.name.isprintable(), "algo.name", config.algo.name, "write a plain name")
     check_logger(config.logger)
     import_environment(config.env.kind)
     _check_device(config.device)
     root = Path(config.root).absolute()
+    _require(bool(config.root.strip()), "root", config.root, "write a directory, such as root=runs")
+    _require("\0" not in config.root, "root", config.root, "write a plain name")
+    names = (config.study, config.env.name, config.label or "", f"seed_{config.seed}", "checkpoint", _LONGEST_FILE)
+    longest = root.joinpath(*names)
+    too_long = len(os.fsencode(longest)) > _MAX_PATH or any(len(os.fsencode(p)) > _MAX_NAME for p in longest.parts)
+    _require(not too_long, "root", config.root, "its runs would have longer names than files may have")
     existing = next(path for path in (root, *root.parents) if path.exists())
     writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
     _require(writable, "root", config.root, f"cannot write in {existing}: write another directory")
@@ -88,7 +99,16 @@ def check_bounds(block: Any, prefix: str = "") -> None:
             if is_dataclass(item):
                 check_bounds(item, f"{name}[]." if is_list else f"{name}.")
             else:
+                large = "such a number is too large for a computer's arithmetic; write a smaller one"
+                _require(not _overflows(item), name, item, large)
                 _require(setting_of(field).allows(item), name, item, f"write {allowed_values(field) or 'a number'}")
+
+
+def _overflows(value: object) -> bool:
+    """Whether an integer needs more than 64 bits, or a real number is out of the range of single precision."""
+    if isinstance(value, int):
+        return abs(value) >= 2**63
+    return isinstance(value, float) and math.isfinite(value) and abs(value) > 1e38
 
 
 def _combinations(config: Config) -> Iterator[tuple[bool, str, str]]:
@@ -138,8 +158,10 @@ def _check_directory_name(name: str, text: str | None) -> None:
     if text is None:
         return
     parts = PurePosixPath(text).parts
-    plain = text == text.strip() and not text.startswith("/") and ".." not in parts and "\0" not in text
+    plain = text == text.strip() and not text.startswith("/") and ".." not in parts and text.isprintable()
     _require(bool(parts) and plain, name, text, "it names a directory below the root: write a plain name")
+    hidden = "directories that begin with a dot are not read: write another name"
+    _require(not any(part.startswith(".") for part in parts), name, text, hidden)
 
 
 def check_logger(logger: LoggerConfig) -> None:
@@ -187,4 +209,4 @@ def _check_device(device: str) -> None:
 
 def _require(condition: bool, name: str, value: object, remedy: str) -> None:
     if not condition:
-        raise ConfigError(f"{name}={as_written(value)}: {remedy}")
+        raise ConfigError(f"{name}={printable(as_written(value))}: {remedy}")

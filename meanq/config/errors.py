@@ -12,6 +12,13 @@ class RunError(ValueError):
     """A directory that is not that of a run, or whose files cannot be used, in one line."""
 
 
+def printable(text: str, most: int = 300) -> str:
+    """The text on one line, without control characters, which a terminal would obey, and not too long."""
+    line = " ".join(text.split())
+    shown = "".join(c if c.isprintable() else "?" for c in line[:most])
+    return shown + "..." * (len(line) > most)
+
+
 _LONGEST_LIST = 60  # lists all environments, but not all fields
 
 

@@ -5,6 +5,7 @@ The tables hold import paths, so that a name imports only what it stands for.
 
 import hashlib
 import importlib
+import re
 import sys
 from collections.abc import Mapping
 from operator import attrgetter
@@ -106,7 +107,7 @@ def _is_versioned(module: str) -> bool:
 
 
 def _resolve(field: str, noun: str, name: str, known: Mapping[str, str]) -> Any:
-    if name not in known and "." not in name:
+    if name not in known and not re.fullmatch(r"\w+(\.\w+)+", name):
         raise ConfigError(
             f"{field}={name}: no such {noun} (one of your own is named by its import path, module.name)"
             f"{closest(name, known)}"
@@ -117,7 +118,7 @@ def _resolve(field: str, noun: str, name: str, known: Mapping[str, str]) -> Any:
         sys.path.append(here)  # so that the command `meanq` finds modules of the current directory, as python -m does
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:  # the last: of a name too long for a file
         raise ConfigError(
             f"{field}={name}: cannot import it ({error}); write module.name of something importable"
         ) from None

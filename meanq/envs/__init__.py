@@ -100,8 +100,10 @@ def _check_option(name: str, value: Any, wanted: Any) -> None:
         raise ConfigError(f"env.options.{name}={value}: write true or false")
     if wanted in (int, float):
         number = isinstance(value, int if wanted is int else (int, float)) and not isinstance(value, bool)
-        if not number or value < 0:
-            raise ConfigError(f"env.options.{name}={value}: write a {'whole ' * (wanted is int)}number, 0 or more")
+        least = int(name.startswith("max_"))  # a game without a frame or a step is none
+        if not number or not least <= value < 2**31:
+            kind = "whole number" if wanted is int else "number"
+            raise ConfigError(f"env.options.{name}={value}: write a {kind}, {least} or more")
 
 
 class FrameStack:

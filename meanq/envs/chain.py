@@ -31,10 +31,10 @@ class Chain(Environment):
         max_steps: int = 100,
     ) -> None:
         super().__init__(generator)
-        if length < 1 or actions < 1 or not 0 <= slip <= 1:
+        if length < 1 or actions < 2 or not 0 <= slip <= 1:
             raise ConfigError(
-                f"env.options: length={length}, actions={actions}, slip={slip}: write a length and a number of actions "
-                "of 1 or more, and a slip from 0 to 1"
+                f"env.options: length={length}, actions={actions}, slip={slip}: write a length of 1 or more, 2 actions "
+                "or more, and a slip from 0 to 1"
             )
         self._length = length
         self._slip = slip

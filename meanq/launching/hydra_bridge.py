@@ -7,6 +7,7 @@ import re
 from argparse import ArgumentError, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from pathlib import Path
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -17,12 +18,13 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from meanq.config.errors import ConfigError, closest
+from meanq.config.errors import ConfigError, closest, printable
 from meanq.config.fields import walk
 from meanq.config.reference import GROUPS, group_choices
 from meanq.config.schema import CONFIG_DIR
 
 _BASIC_SWEEPER = "hydra/sweeper=basic"
+_BLOCKS = [name for name, field in walk() if is_dataclass(field.type)]
 _KINDS = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
 
 
@@ -36,6 +38,11 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
         raise ConfigError(f"{error}; see --help") from None
     if unknown:
         raise ConfigError(f"{unknown[0]}: no such option; see --help")
+    for word in options.overrides:
+        if re.match(r"[+~]*=", word):
+            raise ConfigError(f"{printable(word)}: it names no field; write FIELD=VALUE")
+        if re.search(r"[0-9]{100}", word):
+            raise ConfigError(f"{printable(word, 60)}: a number of more than 100 digits; write a smaller one")
     return options
 
 
@@ -53,6 +60,9 @@ def expand_sweep(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> 
 def _without_glob(override: Override, parser: OverridesParser, config_dirs: Sequence[Path]) -> Override:
     """List the choices that glob() matches. Refuse ranges of real numbers, which have no product."""
     value, group = override.value(), override.key_or_group
+    if isinstance(value, dict) and (group in GROUPS or group in _BLOCKS):
+        remedy = "write the name of a choice" if group in GROUPS else f"write its fields, {group}.FIELD=VALUE"
+        raise ConfigError(f"{override.input_line}: {remedy}")
     if override.is_sweep_override() and not override.is_discrete_sweep():
         raise ConfigError(f"{override.input_line}: a sweep needs single values; write {group}=VALUE,VALUE,...")
     if not isinstance(value, Glob):
@@ -115,7 +125,7 @@ def _explain(error: Exception) -> str:
     if isinstance(error, MissingMandatoryValue) and where:
         return f"{where[1]}: it has no default; write {where[1]}=..."
     if isinstance(error, OverrideParseException):
-        return " ".join(str(error).split("See https")[0].split())
+        return f"{printable(error.override)}: it cannot be read; put quotes around a text, FIELD='\"TEXT\"'"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return ": ".join(dict.fromkeys(lines[:3]))
 

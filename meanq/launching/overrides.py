@@ -4,10 +4,11 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from meanq.config.errors import ConfigError
+from meanq.config.errors import ConfigError, printable
 from meanq.config.fields import in_label
 
 _SEED_HELP = "write whole numbers, a range first-last, or both: seed=3, seed=0-4, seed=0-2,7"
+_MOST_SEEDS = 100_000
 _LONGEST_LABEL = 120  # file systems limit the length of a name
 _PLAIN_LABEL = re.compile(r"(?!null$)[\w.=+-]+")  # needs quotes neither in a shell nor, thanks to `for_hydra`, in Hydra
 # Older versions also had these fields in labels.
@@ -42,12 +43,14 @@ def _rewritten(argument: str) -> str:
 def _seeds(argument: str, text: str) -> list[int]:
     seeds: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part.strip())
         if not match:
-            raise ConfigError(f"{argument}: {_SEED_HELP}")
+            raise ConfigError(f"{printable(argument)}: {_SEED_HELP}")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise ConfigError(f"{argument}: the range {part.strip()} runs backwards; write seed={last}-{first}")
+        if len(seeds) + last - first >= _MOST_SEEDS:
+            raise ConfigError(f"{argument}: more than {_MOST_SEEDS:,} runs; write fewer seeds")
         seeds.extend(range(first, last + 1))
     return seeds
 

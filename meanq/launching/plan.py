@@ -62,6 +62,8 @@ def plan(arguments: Sequence[str], if_several: str = "add -m to run them all") -
     options = parse_arguments(for_hydra(arguments))
     if options.help or options.hydra_help or options.shell_completion or options.info:
         return None
+    if options.cfg and (options.multirun or options.run):
+        raise ConfigError("--cfg: it shows one run; leave -m out")
     study, scale, overrides = split_study(options.overrides)
     of_hydra = [o for o in overrides if override_key(o).startswith(("hydra.", "hydra/"))]
     overrides = [o for o in overrides if o not in of_hydra]

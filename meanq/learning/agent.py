@@ -185,7 +185,8 @@ class Agent:
         for name, p in self.online.items():
             p.copy_(state["online"][name])
         if self.target is not None:
-            self.target = {name: p.to(self._device, copy=True) for name, p in state["target"].items()}
+            for name, p in self.target.items():
+                p.copy_(state["target"][name])
         # The optimiser's hyper-parameters come from the configuration; a checkpoint stores only its moments.
         self._optimiser.load_state_dict(state["optimiser"])
         self._generator.set_state(state["generator"])

@@ -71,7 +71,8 @@ class ProcessMirror:
         environment.pop("WANDB_SERVICE", None)  # the W&B service of a parent process, which ends with that process
         command = [sys.executable, "-m", "meanq.mirrors.process", str(directory.absolute())]
         command.append(json.dumps(asdict(logger)))
-        with self._log.open("wb") as output:  # a session of its own, since Ctrl-C is for training
+        self._log.unlink(missing_ok=True)  # it may be a link to a file of others
+        with self._log.open("xb") as output:  # a session of its own, since Ctrl-C is for training
             pipes: Any = {"stdin": subprocess.PIPE, "stdout": output, "stderr": subprocess.STDOUT}
             self._process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
         assert self._process.stdin is not None

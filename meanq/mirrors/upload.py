@@ -9,6 +9,9 @@ import os
 import sys
 from pathlib import Path
 
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
 from meanq.config.checks import check_logger
 from meanq.config.errors import ConfigError
 from meanq.config.schema import LoggerConfig
@@ -16,12 +19,18 @@ from meanq.mirrors.process import ProcessMirror
 from meanq.mirrors.sink import read_points
 from meanq.mirrors.wandb import destination, has_key, is_mirrored
 from meanq.rundir import reader
+from meanq.rundir.layout import CONFIG
 
 
 def _logger_of(directory: Path, arguments: argparse.Namespace) -> LoggerConfig:
     """Combine the settings of the run with those of the command, which prevail."""
-    stored = reader.read_config(directory).get("logger") or {}
+    stored = reader.read_config(directory).get("logger")
+    stored = stored if isinstance(stored, dict) else {}
     kept = {name: stored[name] for name in ("project", "entity", "tags", "weights") if name in stored}
+    try:
+        check_logger(OmegaConf.to_object(OmegaConf.merge(LoggerConfig, {**kept, "name": "wandb"})))  # type: ignore
+    except (ConfigError, OmegaConfBaseException) as error:
+        raise reader.DamagedFileError(directory / CONFIG, str(error).partition("\n")[0]) from None
     given = {name: value for name in ("project", "entity") if (value := getattr(arguments, name)) is not None}
     fixed = {"name": "wandb", "mode": arguments.mode, "finish_seconds": arguments.seconds}
     logger = LoggerConfig(**{**kept, **given, **fixed})
@@ -33,7 +42,7 @@ def upload(directory: Path, arguments: argparse.Namespace) -> str:
     """Upload one run, unless W&B has it or it has not ended; returns what was done, in words. Raises OSError."""
     state = reader.read_status(directory).get("state", "unknown")
     if state not in ("finished", "failed"):
-        return f"skipped, is not finished: its state is {state}"
+        return f"skipped, is not finished: its state is {reader.printable(str(state), 40)}"
     logger = _logger_of(directory, arguments)
     where = destination(logger, arguments.mode)
     if is_mirrored(directory, where, state):
@@ -71,12 +80,13 @@ def _upload_all(arguments: argparse.Namespace) -> int:
         raise ConfigError("no W&B API key: run `wandb login`, set WANDB_API_KEY, or write --mode offline")
     outcomes = []
     for directory in runs:
+        name = reader.printable(str(directory), 1_000)
         try:
             outcomes.append(upload(directory, arguments))
-            print(f"{directory}: {outcomes[-1]}")
+            print(f"{name}: {outcomes[-1]}")
         except OSError as error:  # files that cannot be read or written, or a mirror that failed
             outcomes.append("failed")
-            print(f"meanq: {directory}: not uploaded; {error}", file=sys.stderr)
+            print(f"meanq: {name}: not uploaded; {reader.printable(str(error))}", file=sys.stderr)
     uploaded = outcomes.count("uploaded")
     print(f"{uploaded} of {len(runs)} run(s) uploaded" if uploaded else "nothing to upload")
     return int("failed" in outcomes)

@@ -20,6 +20,7 @@ from meanq.rundir.reader import read_config, read_json_if_valid
 # W&B shows exit code 1 as failed and records 255 after Ctrl-C.
 _EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 255}
 _MAX_GROUP = 128  # W&B's limit
+_WRITTEN = re.compile(r"(offline-)?run-.+|cache")  # W&B's directories
 # W&B gets our rows, and neither output nor code, git state, system metrics or lists of packages.
 _ON = ("silent", "disable_code", "disable_git", "x_disable_meta", "x_disable_stats", "x_disable_machine_info")
 _SETTINGS: Any = {"console": "off", **dict.fromkeys(_ON, True), "x_save_requirements": False, "symlink": False}
@@ -45,7 +46,7 @@ class WandbSink(Sink):
         self.id = run_id(config)
         self._destination = destination(logger, mode)
         self._note_done(None)
-        shutil.rmtree(directory / WANDB_DIR, ignore_errors=True)
+        _remove_earlier(directory / WANDB_DIR)
         timeout: Any = {"finish_timeout": logger.finish_seconds, "finish_timeout_raises": True}
         self._run = wandb.init(
             project=logger.project,
@@ -105,6 +106,15 @@ class WandbSink(Sink):
     def remedy(cls, directory: Path) -> str:
         """Name the command that uploads the run later."""
         return f"; later: meanq upload {directory}"
+
+
+def _remove_earlier(place: Path) -> None:
+    """Remove what W&B wrote here, and nothing of others."""
+    if place.is_symlink():
+        raise OSError(f"{place} is a link; replace it with the directory that it leads to")
+    for path in place.iterdir() if place.is_dir() else ():
+        if path.is_dir() and not path.is_symlink() and _WRITTEN.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def is_mirrored(directory: Path, where: str, state: str) -> bool:

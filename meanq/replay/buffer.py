@@ -75,6 +75,7 @@ class Replay:
         self.priority_exponent = priority_exponent
         self.device = device
         self.frame_dtype = frame_dtype
+        self.frame_bytes = int(np.prod(frame_shape)) * np.dtype(frame_dtype).itemsize
         self._generator = generator
         self._slots = ring_slots(capacity, stack)
         self._state_shape = (stack * frame_shape[0], *frame_shape[1:])
@@ -218,6 +219,8 @@ class Replay:
 
     def set_frames(self, numbers: range, frames: np.ndarray) -> None:
         """Restore frames [n, size] by their numbers."""
+        if len(numbers) > self._slots or numbers.stop > self._stored:
+            raise ValueError(f"frames up to number {numbers.stop} do not fit {self._stored} stored ones")
         self._frames.write(np.arange(numbers.start, numbers.stop) % self._slots, frames)
 
     def state_dict(self) -> dict[str, Any]:
@@ -239,7 +242,12 @@ class Replay:
         used = len(self.held_frames())
         for name in _SLOT_ARRAYS:
             array = getattr(self, f"_{name}")
+            if state[name].shape != (used, *array.shape[1:]) or state[name].dtype != array.dtype:
+                raise ValueError(f"{name} is {state[name].dtype} {state[name].shape}")
             array[:used], array[used:] = state[name], 0
+        for name, most in (("next", self._slots), ("stacks", self._slots + 1)):  # one more: the blank frame
+            if ((array := state[name]) < 0).any() or (array >= most).any():
+                raise ValueError(f"{name} names frames that are not there")
         self._max_priority[:] = state["max_priority"]
         self._pending = list(state["pending"])
         self._num_active = int(self._active.sum())

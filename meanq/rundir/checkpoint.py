@@ -30,10 +30,13 @@ import torch
 from meanq.replay.buffer import Replay
 from meanq.rundir.files import write_atomically
 from meanq.rundir.layout import CHECKPOINT_DIR
+from meanq.rundir.reader import UnreadableFileError, open_file
 
 _FORMAT = 2
 _KEPT = 2  # one survives if the newest turns out to be broken
 _SEGMENT_FRAMES = 10_000  # bounds the memory that compression takes
+_MAX_STATE_BYTES = 2**24
+_MAX_BYTES = 2**33  # of other files whose size an older version has not stored
 _STATE_NAME = re.compile(r"state-(\d+)\.json")
 _COPY = ".copy"
 _NAMES = r"(frames-\d+-\d+(\.copy)?|arrays-\d+\.safetensors|state-\d+\.json)"
@@ -69,8 +72,10 @@ class Saved:
     def restore_frames(self, replay: Replay) -> None:
         """Fill the replay with the saved frames."""
         for segment, data in self.frames:
-            frames = np.frombuffer(zlib.decompress(data) if segment.compressed else data, dtype=replay.frame_dtype)
             numbers = range(segment.first, segment.last)
+            if segment.compressed:  # to no more than the frames, whatever the file says
+                data = zlib.decompressobj().decompress(data, len(numbers) * replay.frame_bytes + 1)
+            frames = np.frombuffer(data, dtype=replay.frame_dtype)
             replay.set_frames(numbers, frames.reshape(len(numbers), -1))
 
 
@@ -81,6 +86,7 @@ class Checkpoints:
         self.directory = run_directory / CHECKPOINT_DIR
         self._segments: list[Segment] = []
         self._checksums: dict[str, str] = {}  # of the segments' files
+        self._sizes: dict[str, int] = {}  # of the files that were written or read last
 
     def save(self, step: int, state: Mapping[str, Any], replay: Replay) -> None:
         """Write the state after this step. Older checkpoints are removed only once it is safe on disk."""
@@ -93,7 +99,8 @@ class Checkpoints:
         files = {s.name: self._checksums[s.name] for s in self._segments}
         files[name] = self._write(name, safetensors.numpy.save(arrays))
         _sync(self.directory)
-        content = {"format": _FORMAT, "step": step, "files": files, "arrays": name}
+        sizes = {name: self._sizes[name] for name in files}
+        content = {"format": _FORMAT, "step": step, "files": files, "sizes": sizes, "arrays": name}
         content |= {"frames": [asdict(s) for s in self._segments], "state": plain}
         line = json.dumps(content).encode()
         self._write(f"state-{step}.json", line + b"\n" + _checksum(line).encode() + b"\n")
@@ -165,6 +172,7 @@ class Checkpoints:
     def _write(self, name: str, data: bytes) -> str:
         """Write a file, read it back and return its checksum; raises OSError where the disk holds something else."""
         path, checksum = self.directory / name, _checksum(data)
+        self._sizes[name] = len(data)
         write_atomically(path, data)
         with path.open("rb") as file:
             if hasattr(os, "posix_fadvise"):  # drop it from the cache, so that the disk is read
@@ -192,7 +200,11 @@ class Checkpoints:
             files = content["files"] if with_frames else {content["arrays"]: content["files"][content["arrays"]]}
             if not all(_OURS.fullmatch(name) for name in files):
                 raise CheckpointError("it names files that are not of a checkpoint")
-            data = {name: self._read_or_restore(name, checksum, warn) for name, checksum in files.items()}
+            sizes = content.get("sizes", {})
+            data = {
+                name: self._read_or_restore(name, checksum, sizes.get(name, _MAX_BYTES), warn)
+                for name, checksum in files.items()
+            }
             segments = [Segment(**s) for s in content["frames"]] if with_frames else []
             arrays = safetensors.numpy.load(data[content["arrays"]])
             frames = [(s, data[s.name]) for s in segments]
@@ -201,29 +213,33 @@ class Checkpoints:
             raise CheckpointError(f"it is malformed ({error})") from None
         self._segments = segments
         self._checksums = {s.name: content["files"][s.name] for s in segments}
+        self._sizes = {name: len(content) for name, content in data.items()}
         return Saved(content["step"], state, frames)
 
-    def _read_or_restore(self, name: str, checksum: str, warn: Callable[[str], None]) -> bytes:
+    def _read_or_restore(self, name: str, checksum: str, size: int, warn: Callable[[str], None]) -> bytes:
         """Read a file. One that is damaged, or gone, is written anew from its copy if it has one."""
         path = self.directory / name
         try:
-            return _read(path, checksum)
+            return _read(path, checksum, size)
         except CheckpointError as error:
             copy = path.with_name(name + _COPY)
             if not copy.is_file():
                 raise
-            data = _read(copy, checksum)
+            data = _read(copy, checksum, size)
             write_atomically(path, data)
             warn(f"{error}; restored from its copy")
             return data
 
 
-def _read(path: Path, checksum: str | None = None) -> bytes:
-    """Read a file and compare its checksum; a state file has it as its last line."""
+def _read(path: Path, checksum: str | None = None, most: int = _MAX_STATE_BYTES) -> bytes:
+    """Read a file of at most so many bytes and compare its checksum; a state file has it as its last line."""
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path.name} cannot be read ({error.strerror})") from None
+        with open_file(path, most) as file:
+            data = file.read()
+    except UnreadableFileError as error:
+        raise CheckpointError(f"{path.name} cannot be read ({error.reason})") from None
+    except FileNotFoundError:
+        raise CheckpointError(f"{path.name} cannot be read (No such file or directory)") from None
     if checksum is None:
         data, _, last = data.strip().rpartition(b"\n")
         checksum = last.decode(errors="replace")

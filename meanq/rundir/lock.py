@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import socket
+import stat
 import struct
 import sys
 from pathlib import Path
@@ -42,7 +43,11 @@ class DirectoryLock:
         if self.held:
             raise BusyError(f"{self._path.parent} is being trained by this very process")
         while True:
-            handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            # The holder writes into this file, so it must not be a link to another one, or a pipe.
+            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                os.close(handle)
+                raise OSError(errno.EINVAL, "is not a regular file", str(self._path))
             try:
                 fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import yaml
 
+from meanq.config.errors import printable as printable
 from meanq.rundir.layout import CONFIG, PROBES, SEED_DIR, STATUS
 
 _MAX_BYTES = {".csv": 2**25, ".npz": 2**28}
@@ -42,13 +43,6 @@ _DAMAGE = (
     *(csv.Error, zipfile.BadZipFile, zlib.error, yaml.YAMLError),
 )
 _YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same language, ten times as fast
-
-
-def printable(text: str, most: int = 300) -> str:
-    """The text on one line, without control characters, which a terminal would obey, and not too long."""
-    line = " ".join(text.split())
-    shown = "".join(c if c.isprintable() else "?" for c in line[:most])
-    return shown + "..." * (len(line) > most)
 
 
 class UnreadableFileError(OSError):
@@ -70,11 +64,11 @@ class DamagedFileError(UnreadableFileError):
 
 
 @contextlib.contextmanager
-def open_file(path: Path) -> Iterator[BinaryIO]:
+def open_file(path: Path, most: int | None = None) -> Iterator[BinaryIO]:
     """Open a run's file for reading; whatever is wrong with it, also while it is parsed, is an UnreadableFileError.
 
     Regular files only, since opening a pipe would wait for its writer; no links, which may lead out of the run; and no
-    larger than a run's file ever is.
+    larger than `most` bytes or, by default, than a run's file of this kind ever is.
     """
     try:
         if path.is_symlink():
@@ -85,7 +79,7 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
             os.close(descriptor)
             raise DamagedFileError(path, "is not a regular file")
         with os.fdopen(descriptor, "rb") as file:
-            most = _MAX_BYTES.get(path.suffix, _MAX_TEXT_BYTES)
+            most = most or _MAX_BYTES.get(path.suffix, _MAX_TEXT_BYTES)
             if about.st_size > most:
                 raise DamagedFileError(path, f"has {about.st_size:,} bytes, more than {most:,}")
             if path.suffix == ".csv":

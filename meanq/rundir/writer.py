@@ -1,6 +1,7 @@
 """Writes a run directory; layout.py says what it holds."""
 
 import io
+import json
 import os
 import time
 import traceback
@@ -170,10 +171,20 @@ class Record:
 
     def status(self, state: str, **details: Any) -> None:
         """Replace status.json."""
-        known = {} if self._checkpoint is None else {"checkpoint": self._checkpoint}
-        content = {"state": state, "total_steps": self._config.total_steps, **details, **known}
-        files.write_json(self.directory / STATUS, content)
+        files.write_json(self.directory / STATUS, self._status(state, details))
         self._next_heartbeat = time.monotonic() + _HEARTBEAT_SECONDS
+
+    def _status(self, state: str, details: Mapping[str, Any]) -> dict[str, Any]:
+        known = {} if self._checkpoint is None else {"checkpoint": self._checkpoint}
+        return {"state": state, "total_steps": self._config.total_steps, **details, **known}
+
+    def end(self, state: str, **details: Any) -> None:
+        """Write how the run ended before its time; on a full disk over the bytes that status.json has there already."""
+        try:
+            self.status(state, **details)
+        except OSError:
+            details.pop("traceback", None)  # it might not fit the block
+            files.overwrite(self.directory / STATUS, json.dumps(self._status(state, details)).encode())
 
     def heartbeat(self) -> None:
         """Refresh the modification time of status.json every few seconds; cheap enough for every step."""

@@ -23,7 +23,7 @@ def print_summary(console: Console, outcomes: Mapping[Path, Outcome]) -> None:
     for name in ("steps", "return", "V(s0)", "bias", "time"):
         table.add_column(name, justify="right", no_wrap=True)
     for directory, outcome in outcomes.items():
-        env, label, seed = directory.parts[-3:]
+        env, label, seed = map(escape, directory.parts[-3:])
         steps = f"{reader.read_status(directory).get('step', 0):,}"
         spent = duration(reader.read_json_if_valid(directory / layout.META).get("seconds"))
         evaluated = _evaluation_cells(directory)
@@ -31,7 +31,7 @@ def print_summary(console: Console, outcomes: Mapping[Path, Outcome]) -> None:
     console.print(table)
     shares = [f"{part} {share:.0%}" for part, share in time_shares(outcomes).items() if share >= 0.005]
     lines = [f"Time: {', '.join(shares)}"] if shares else []
-    lines += [f"{path} failed: {escape(run.reason)}" for path, run in outcomes.items() if run.state == "failed"]
+    lines += [escape(f"{path} failed: {run.reason}") for path, run in outcomes.items() if run.state == "failed"]
     if len(outcomes) > 1:
         counts = Counter(outcome.state for outcome in outcomes.values())
         lines.append(", ".join(f"{count} {state}" for state, count in counts.items()))

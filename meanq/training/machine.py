@@ -1,4 +1,4 @@
-"""Device, cores and memory of the machine, and whether the learner is compiled."""
+"""Device, cores and free memory of the machine, and whether the learner is compiled."""
 
 import contextlib
 import ctypes
@@ -12,7 +12,6 @@ import torch
 from meanq.config.errors import ConfigError
 from meanq.config.extensions import own_code
 from meanq.config.schema import Config
-from meanq.learning.build import replay_capacity
 from meanq.learning.learner import why_not_compile
 
 
@@ -95,28 +94,10 @@ def available_memory() -> int:
     return free
 
 
-def check_memory(config: Config, needed: int, device: torch.device) -> None:
-    """Raise where a full replay would not fit into memory: now, not at step 300,000."""
-    on_gpu = config.replay_on_device and device.type == "cuda"
-    available = torch.cuda.mem_get_info(device)[0] if on_gpu else available_memory()
-    if needed <= available:
-        return
-    whose, remedy = "", ""
-    if on_gpu:
-        whose, remedy = " on the GPU", ", or replay_on_device=false"
-    elif MEMORY_SHARE in os.environ:
-        whose, remedy = " for each run", ", or fewer hydra.launcher.jobs"
-    capacity = replay_capacity(config)
-    raise ConfigError(
-        f"algo.replay_capacity={capacity}: the replay needs {human_bytes(needed)} and {human_bytes(available)} "
-        f"are free{whose}: write {int(capacity * 0.9 * available / needed)} or less{remedy}"
-    )
-
-
 def human_bytes(count: float) -> str:
     """'3.5 GB'."""
     for unit in ("B", "KB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
-    return f"{count:.1f} GB"
+    return f"{count:,.1f} GB"

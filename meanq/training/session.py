@@ -28,6 +28,7 @@ from meanq.rundir.writer import Record, reason_of
 from meanq.training import machine
 from meanq.training.evaluation import Evaluator, evaluation_policy, make_probes
 from meanq.training.loop import Loop
+from meanq.training.memory import check_memory
 from meanq.training.signals import StopSignals
 from meanq.training.terminal import TerminalReporter
 
@@ -50,10 +51,10 @@ class Session:
         self.device = machine.resolve_device(config.device)
         env = make_env(config.env, stream(config.seed, "env"))
         build.check_augmentation(config.algo, build.state_shape(config, env))
+        check_memory(config, env, self.device)
         network = build.make_network(config, env)
         self._pixels_read = network.seen  # strides can leave out the edge of an image, e.g. Assault's gauge
         self.replay_bytes = build.replay_size(config, env)
-        machine.check_memory(config, self.replay_bytes, self.device)
         machine.tune_process(machine.thread_count(config))
         self.compiled, self._why_compiled = machine.resolve_compile(config, self.device)
         agent = build.make_agent(config, network, self.device, compile=self.compiled)
@@ -276,8 +277,8 @@ class Session:
     def _note_end(self, state: str, **details: Any) -> None:
         """Write how the run ended before its time. The tables on disk are whole already."""
         if not self._is_finished():
-            with contextlib.suppress(OSError):  # the disk may be full, which is perhaps why
-                self._record.status(state, step=self.loop.step, **details)
+            with contextlib.suppress(OSError):  # the directory may be gone
+                self._record.end(state, step=self.loop.step, **details)
 
     def _about(self) -> dict[str, Any]:
         """What made the run, and what roundings, hence the last digits of results, depend on."""

@@ -42,8 +42,9 @@ class TerminalReporter:
 
     def started(self, config: Config, directory: Path, facts: str, step: int) -> None:
         """Print the name of the run and start the bar."""
-        self._print(f"[bold]{config.label}[/] on [bold]{config.env.name}[/], seed {config.seed} -> {directory}")
-        self._print(f"  {facts}")
+        label, env, place = (escape(str(name)) for name in (config.label, config.env.name, directory))
+        self._print(f"[bold]{label}[/] on [bold]{env}[/], seed {config.seed} -> {place}")
+        self._print(f"  {escape(facts)}")
         if step:
             self._print(f"  resumed from step {step:,}")
         self._total, self._window = config.total_steps, config.evaluation.every

@@ -321,8 +321,9 @@ MISTAKES = [
     (["env.stack_over_lives=perhaps"], "env.stack_over_lives=perhaps: write true or false"),
     (["protocol=release"], "protocol=release: there is no such protocol; did you mean released"),
     (["protocol=released"], "minatar environments do not take these"),
-    (["algo.mask_probability=0"], "algo.mask_probability=0.0: write a number above 0"),
-    (["algo.mask_probability=1.5"], "algo.mask_probability=1.5: write a number above 0, at most 1"),
+    (["algo.mask_probability=0"], "algo.mask_probability=0.0: write a number from 0.001 to 1"),
+    (["algo.mask_probability=1.5"], "algo.mask_probability=1.5: write a number from 0.001 to 1"),
+    (["algo.mask_probability=1e-12"], "algo.mask_probability=1e-12: write a number from 0.001 to 1"),
     (["algo.multi_step=0"], "algo.multi_step=0: write 1 or more"),
     (["algo.gradient_steps=0"], "algo.gradient_steps=0: write 1 or more"),
     (["algo.random_shift=-1"], "algo.random_shift=-1: write 0 or more"),
@@ -340,7 +341,33 @@ MISTAKES = [
     (["env.options.noop_max=-1"], "env.options.noop_max=-1: write a whole number, 0 or more"),
     (["env.options.difficulty_ramping=3"], "env.options.difficulty_ramping=3: write true or false"),
     (["env=chain", "env.options.length=abc"], "env.options.length=abc: write a whole number, 0 or more"),
-    (["env=chain", "env.options.length=0"], "write a length and a number of actions of 1 or more"),
+    (["env=chain", "env.options.length=0"], "write a length of 1 or more, 2 actions or more"),
+    (["env=chain", "env.options.actions=1"], "write a length of 1 or more, 2 actions or more"),
+    (["env=pong", "env.options.max_frames=0"], "env.options.max_frames=0: write a whole number, 1 or more"),
+    (["algo.ensemble_size=1000000"], "algo.ensemble_size=1000000: the weights need "),
+    (["algo.value=categorical", "algo.atoms=1000000000"], "algo.atoms=1000000000: minibatches need "),
+    (["network.hidden=1000000000"], "network.hidden=1000000000: the weights need "),
+    (["algo.target_snapshots=1000000"], "algo.target_snapshots=1000000: the weights need "),
+    (["algo.batch_size=100000000"], "algo.batch_size=100000000: minibatches need "),
+    (["probe.states=1000000000"], "probe.states=1000000000: the probe states need "),
+    (["evaluation.episodes=1000000000"], "evaluation.episodes=1000000000: evaluation needs "),
+    (["-m", "seed=0-999999999"], "seed=0-999999999: more than 100,000 runs; write fewer seeds"),
+    (["algo.bootstrap=."], "algo.bootstrap=.: no such bootstrap"),
+    (["env.kind=builtins.dict"], "env.kind=builtins.dict: "),
+    (["=3"], "=3: it names no field; write FIELD=VALUE"),
+    (["--multirun", "--cfg", "job"], "--cfg: it shows one run; leave -m out"),
+    ([f"seed={'9' * 10_000}"], "write whole numbers"),
+    ([f"total_steps={'9' * 10_000}"], "a number of more than 100 digits"),
+    (["total_steps=99999999999999999999"], "total_steps=99999999999999999999: such a number is too large"),
+    (["algo.noise=1e308"], "algo.noise=1e+308: such a number is too large"),
+    (["algo.noise=1000"], "algo.noise=1000.0: write a number above 0, at most 100"),
+    (["label=.hidden"], "label=.hidden: directories that begin with a dot are not read"),
+    (["study=a/.b"], "study=a/.b: directories that begin with a dot are not read"),
+    (["label='a\nb'"], "label=a b: it names a directory below the root: write a plain name"),
+    (["algo={}"], "algo={}: write the name of a choice"),
+    (["algo.epsilon={start:0.5}"], "write its fields, algo.epsilon.FIELD=VALUE"),
+    (["label=\udcff"], "label=?: it cannot be read"),
+    (['label=é"'], 'label=é": it cannot be read; put quotes around a text'),
     (["env=gymnasium", "env.id=CartPol-v1"], "env.id=CartPol-v1: gymnasium cannot make it"),
     (["env=gymnasium", "env.id=Pendulum-v1"], "only discrete actions are supported"),
     (["env=chain", "network=nature"], "network=nature: convolutions need image states"),
@@ -380,7 +407,7 @@ def test_cuda_without_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capf
     )
 
 
-@pytest.mark.parametrize("root", ["/proc/meanq", "a_file/runs"])
+@pytest.mark.parametrize("root", ["/proc/meanq", "a_file/runs", "", "a" * 5_000])
 def test_an_unwritable_root(
     root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -390,7 +417,7 @@ def test_an_unwritable_root(
     with pytest.raises(SystemExit) as stop:
         run.main()
     err = capfd.readouterr().err
-    assert stop.value.code == 2 and err.startswith(f"meanq: root={root}: ") and err.count("\n") == 1
+    assert stop.value.code == 2 and err.startswith(f"meanq: root={root[:100]}") and err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["a_file"]
 
 

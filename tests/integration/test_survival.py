@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from meanq.rundir.progress import read_run
 from tests.integration.test_commands import ENVIRONMENT, run, states
 
 SWEEP = (
@@ -111,6 +112,7 @@ def test_a_full_disk_is_said_to_be_full(undisturbed: dict[str, bytes], tmp_path:
         assert result.returncode == 1
         assert "No space left on device; its tables are whole: make room" in result.stderr
         assert "Traceback" not in result.stderr
+        assert {read_run(path.parent).state for path in disk.rglob("status.json")} <= {"failed", "finished"}
         for path in disk.rglob("*.csv"):
             lines = path.read_text().splitlines()
             assert len({line.count(",") for line in lines}) == 1

@@ -23,6 +23,7 @@ from meanq.learning.agent import DivergedError
 from meanq.rundir import circumstances, files
 from meanq.rundir.checkpoint import CheckpointError, Checkpoints, _from_plain, _to_plain
 from meanq.rundir.lock import BusyError, lock_holder
+from meanq.rundir.progress import read_run
 from meanq.rundir.reader import read_status
 from meanq.training.session import Session
 from meanq.training.signals import StopSignals
@@ -650,7 +651,8 @@ def test_a_full_disk_leaves_the_tables_whole(tmp_path: Path, monkeypatch: pytest
     monkeypatch.undo()
     rows = (run.directory / "training.csv").read_text().splitlines()
     assert len({row.count(",") for row in rows}) == 1
-    assert json.loads((run.directory / "status.json").read_text())["state"] == "running"
+    status = read_run(run.directory)
+    assert (status.state, status.eta_seconds) == ("failed", None) and "No space left" in str(status.reason)
     train(tmp_path, *SMALL)
     assert_same(run.directory, finished)
 
