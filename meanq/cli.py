@@ -39,6 +39,7 @@ COMMANDS = {
     "results": Command("meanq.analysis.results.__main__", "keep the results of a study"),
     "video": Command("meanq.analysis.video", "a trained agent at play, with its value estimates"),
     "upload": Command("meanq.mirrors.upload", "upload runs to W&B from their directories"),
+    "doctor": Command("meanq.launching.doctor", "what this machine has; does the learner work on its GPUs?"),
     "dashboard": Command("meanq.mirrors.dashboard", "make a W&B workspace with the paper's metrics"),
 }
 
