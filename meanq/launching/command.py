@@ -11,7 +11,7 @@ import meanq
 from meanq.config.errors import ConfigError
 from meanq.config.schema import CONFIG_DIR, register_schema
 from meanq.launching.closed_terminal import outlive_terminal
-from meanq.launching.execute import CANNOT_WORK, FAILED, complain
+from meanq.launching.execute import BUSY, CANNOT_WORK, FAILED, LeftError, complain, worst_code
 from meanq.launching.plan import CONFIG_NAME, IN_PROCESS, Plan, hydra_arguments, plan
 from meanq.rundir.progress import FINISHED, Outcome
 
@@ -61,17 +61,25 @@ def _run_all(planned: Plan) -> int:
     from meanq.training.terminal import make_console
 
     before = {directory: Outcome.of(directory) for directory in planned.directories}
-    code = _launch(planned)
+    left = False
+    try:
+        code = _launch(planned)
+    except LeftError as error:
+        code, left = error.code, True
     if code > 128:
         print(f"\nmeanq: stopped by {signal.Signals(code - 128).name}; the same command goes on", file=sys.stderr)
     outcomes = {directory: Outcome.of(directory, outcome) for directory, outcome in before.items()}
     if any(directory.exists() for directory in outcomes):
         print_summary(make_console(), outcomes)
-    return code or int(any(outcome.state not in FINISHED for outcome in outcomes.values()))
+    unfinished = sum(outcome.state not in FINISHED for outcome in outcomes.values())
+    if code == BUSY:
+        what = f"{unfinished} of {len(outcomes)} runs are not finished: they are queued, or other processes train them"
+        complain(f"{what}; this command has left them alone, give it again later (exit code {BUSY})")
+    return code if code or left else int(unfinished > 0)
 
 
 def _launch(planned: Plan) -> int:
-    """Return 0, the worst code of a failed run, or 128 + the signal that stopped the command."""
+    """Return 0, the worst code of a failed run, or 128 + the signal that stopped the command. Raises LeftError."""
     from meanq.launching.launch import launch
 
     try:
@@ -86,4 +94,4 @@ def _launch(planned: Plan) -> int:
     if planned.launcher != IN_PROCESS:  # a run in this process has reported its failure already
         for failure in failures:
             complain(failure)
-    return max((failure.code for failure in failures), default=0)
+    return worst_code(failures)

@@ -4,7 +4,7 @@ import contextlib
 import errno
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,6 +32,19 @@ class RunFailedError(RuntimeError):
     def __init__(self, message: str, code: int = FAILED) -> None:
         super().__init__(message)
         self.code = code
+
+
+class LeftError(RuntimeError):
+    """The command ends while jobs of a cluster train its runs, as the user asked; `code` is its exit code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__("runs are left to a cluster")
+        self.code = code
+
+
+def worst_code(failures: Iterable[RunFailedError]) -> int:
+    """Return the exit code that tells most: that of a failed run, else that of a busy one; 0 without failures."""
+    return min((failure.code for failure in failures), default=0)
 
 
 def execute(run: Run) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from meanq.config.errors import ConfigError
 from meanq.config.schema import Config
 from meanq.launching.closed_terminal import outlive_terminal
-from meanq.launching.execute import Run, RunFailedError, execute
+from meanq.launching.execute import BUSY, CANNOT_WORK, FAILED, Run, RunFailedError, execute
 from meanq.launching.overrides import override_key
 from meanq.rundir.layout import run_directory
 from meanq.training.signals import StopSignals, hold_stop_signals
@@ -66,44 +66,50 @@ class LocalLauncher:
 
     def launch(self, runs: Sequence[Run]) -> list[RunFailedError]:
         """Run all; a failure of one does not affect the others. A stop signal is passed on to the runs."""
-        from meanq.training.machine import MEMORY_SHARE, available_memory  # imports torch
-
         configs = [run.config for run in runs]
         threads = max((c.threads for c in configs if c.threads), default=self._threads)
-        free = divide(available_cores(), gpus_of(configs), len(runs), self._jobs, threads)
-        # Replays fill up slowly, so the memory that is free when a run starts is not all for that run.
-        memory = {MEMORY_SHARE: str(available_memory() // len(free))}
-        at_once = f"{len(free)} at once with {len(free[0].cores)} core(s) each"
+        shares = divide(available_cores(), gpus_of(configs), len(runs), self._jobs, threads)
+        at_once = f"{len(shares)} at once with {len(shares[0].cores)} core(s) each"
         _say(f"{len(runs)} runs, {at_once}; lines begin with the run's name")
-        waiting = list(zip(run_names([run.overrides for run in runs]), runs, strict=True))
-        running: list[_Child] = []
-        failures = []
-        stopping = False
-        with StopSignals() as signals:  # leaving it exits as the signal demands
-            try:
-                while running or (waiting and not stopping):
-                    while waiting and free and signals.wanted is None:
-                        running.append(_Child(*waiting.pop(0), free.pop(0), memory))
-                    if signals.wanted is not None and not stopping:
-                        stopping = True
-                        _say(f"stopping {len(running)} run(s), which save first; another Ctrl-C kills them")
-                        for child in running:
-                            child.stop(signals.wanted)
-                    for child in [child for child in running if child.process.poll() is not None]:
-                        running.remove(child)
-                        free.append(child.share)
-                        ended = describe(child.exit_code())
-                        if child.process.returncode:
-                            failures.append(RunFailedError(f"{child.directory}: {ended}"))
-                        _say(f"{child.name} | {ended}; {len(waiting) + len(running)} run(s) to go")
-                    time.sleep(_POLL_SECONDS)
-            except KeyboardInterrupt:  # the second Ctrl-C
-                for child in running:
-                    child.process.kill()
-                    child.exit_code()
-                    _say(f"{child.name} | killed; {len(waiting)} run(s) to go")
-                raise
-        return failures
+        return train_on(runs, shares, len(shares))
+
+
+def train_on(runs: Sequence[Run], shares: Sequence[Share], places: int) -> list[RunFailedError]:
+    """Train each run in its own process, as many at once as there are shares; `places` divide the free memory."""
+    from meanq.training.machine import MEMORY_SHARE, available_memory  # imports torch
+
+    # Replays fill up slowly, so the memory that is free when a run starts is not all for that run.
+    memory = {MEMORY_SHARE: str(available_memory() // places)}
+    waiting, free = list(zip(run_names([run.overrides for run in runs]), runs, strict=True)), list(shares)
+    running: list[_Child] = []
+    failures = []
+    stopping = False
+    with StopSignals() as signals:  # leaving it exits as the signal demands
+        try:
+            while running or (waiting and not stopping):
+                while waiting and free and signals.wanted is None:
+                    running.append(_Child(*waiting.pop(0), free.pop(0), memory))
+                if signals.wanted is not None and not stopping:
+                    stopping = True
+                    _say(f"stopping {len(running)} run(s), which save first; another Ctrl-C kills them")
+                    for child in running:
+                        child.stop(signals.wanted)
+                for child in [child for child in running if child.process.poll() is not None]:
+                    running.remove(child)
+                    free.append(child.share)
+                    ended, code = describe(child.exit_code()), child.process.returncode
+                    if code:
+                        code = code if code in (CANNOT_WORK, BUSY) else FAILED
+                        failures.append(RunFailedError(f"{child.directory}: {ended}", code))
+                    _say(f"{child.name} | {ended}; {len(waiting) + len(running)} run(s) to go")
+                time.sleep(_POLL_SECONDS)
+        except KeyboardInterrupt:  # the second Ctrl-C
+            for child in running:
+                child.process.kill()
+                child.exit_code()
+                _say(f"{child.name} | killed; {len(waiting)} run(s) to go")
+            raise
+    return failures
 
 
 class _Child:

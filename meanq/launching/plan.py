@@ -8,6 +8,7 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from meanq.config.checks import check_names, from_omegaconf
@@ -99,6 +100,8 @@ def plan(arguments: Sequence[str], if_several: str = "add -m to run them all") -
         fields: Any = OmegaConf.to_container(composed.hydra.launcher, resolve=True)
     if launcher != IN_PROCESS and not fields["_target_"].startswith("meanq."):
         raise ConfigError(f"hydra/launcher={launcher}: meanq does not know it; write basic, local or slurm")
+    if launcher != IN_PROCESS:  # a launcher checks its fields when it is made
+        get_class(fields["_target_"])(**{name: value for name, value in fields.items() if name != "_target_"})
     words = [[o for o in job.overrides if override_key(o) != "label"] for job in jobs]
     labels = [label_override(str(config.label)) for config in configs]
     job_overrides = [[*job, label] for job, label in zip(words, labels, strict=True)]

@@ -1,92 +1,49 @@
-"""hydra/launcher=slurm: each run of a sweep as a job of a SLURM cluster, through submitit.
+"""hydra/launcher=slurm: the runs of a sweep as jobs of a SLURM cluster, one run or several per job.
 
-One killed or failed job does not end the waiting for the others or make it endless, no accounting database is needed,
-and jobs that are already queued are not submitted again.
+Jobs that are already queued are not submitted again. One killed or failed job does not end the waiting for the others
+or make it endless. No accounting database is needed.
 """
 
-import contextlib
-import io
-import json
-import os
 import re
-import shlex
 import shutil
-import subprocess
-import sys
-import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from submitit import AutoExecutor
-from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmissionError, JobPaths
-
 from meanq.config.errors import ConfigError
-from meanq.launching.execute import Run, RunFailedError, execute
+from meanq.launching.execute import BUSY, LeftError, Run, RunFailedError
+from meanq.launching.slurm_job import SlurmJob
+from meanq.launching.slurm_queue import Jobs, already_queued, named, wait
+from meanq.launching.slurm_refusal import explain_rejection, is_submit_limit
+from meanq.launching.slurm_submit import RefusedError, divide, max_array_size, set_throttle, split, submit
 from meanq.rundir.files import write_json
 from meanq.rundir.layout import run_directory
+from meanq.rundir.lock import lock_holder
 from meanq.rundir.reader import read_status
-from meanq.training.signals import hold_stop_signals
 
-# A job that is preempted while Python starts, before submitit handles signals, would die of the signal and count as
-# failed. So it ignores signals until then; SLURM kills it in the end, and queues it again.
-_PYTHON = f'sh -c \'trap "" USR2 TERM; exec "$0" "$@"\' {shlex.quote(sys.executable)}'
-
-# Since SLURM 22.05 srun no longer takes the number of cores from its job: a run would be bound to one core.
-_SETUP = 'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"'
-
-# Fields that submitit has for every kind of cluster; the others it takes with the prefix slurm_.
-_SHARED = {
-    *("name", "timeout_min", "nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node", "mem_gb", "stderr_to_stdout")
-}
-
-# Words in messages of sbatch, the field that they are about, and where to look.
-_COMPLAINTS = (
-    ("partition", "partition", "`sinfo -s` lists the partitions"),
-    ("account", "account", "`sacctmgr show associations user=$USER` lists yours"),
-    ("qos", "qos", "`sacctmgr show qos` lists them"),
-    ("feature", "constraint", "`sinfo -o '%N %f'` lists what nodes have"),
-    ("time limit", "timeout_min", "`sinfo -o '%P %l'` shows the limits"),
-    ("gres", "gpus_per_node", "`sinfo -o '%N %G'` shows the GPUs; write 0 for runs that need none"),
-    ("memory", "mem_gb", "`sinfo -o '%N %m'` shows what nodes have"),
-    ("processors", "cpus_per_task", "`sinfo -o '%N %c'` shows what nodes have"),
-)
-
-# States that a job does not leave by itself. A requeued job passes through some of them for a moment, and status.json
-# may appear late on a network file system, so such a state must last ENDED_SECONDS before it counts.
-_ENDED = {
-    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED"),
-    *("NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"),
-}
-ENDED_SECONDS = 20.0
-_MAX_POLL_SECONDS = 30.0  # between two calls of squeue; less at first,
-_ENDED_POLL_SECONDS = 5.0  # and while a job seems to have ended
-
-Queue = Mapping[str, tuple[str, str]]  # job -> state and reason
-
-
-class SlurmJob:
-    """What is pickled for one job and called on the cluster."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    def __call__(self) -> None:
-        hold_stop_signals()
-        execute(self.run)
-
-    def checkpoint(self) -> DelayedSubmission:
-        """Tell submitit what to queue again after a time limit or preemption: the same, which resumes the run."""
-        return DelayedSubmission(self)
+# Whole numbers and the smallest that makes sense.
+_WHOLE = {"timeout_min": 1, "array_parallelism": 1, "runs_per_job": 1, "retries": 0, "max_num_timeout": 0}
+_WHOLE |= {"signal_delay_s": 0, "cpus_per_task": 1}
+# Fields that are no options of sbatch, and those whose option has another name. All others have the option's name.
+_OURS = {"submitit_folder", "array_parallelism", "runs_per_job", "retries", "max_num_timeout", "wait", "setup"}
+_OPTIONS = {"name": "job-name", "timeout_min": "time", "tasks_per_node": "ntasks-per-node"}
 
 
 class SlurmLauncher:
     """Submits the runs that are neither finished nor queued, then waits for all."""
 
     def __init__(self, **fields: Any) -> None:
+        check_fields(fields)
         self._fields = fields
-        self._folder = JobPaths.get_first_id_independent_folder(fields["submitit_folder"])
+        # Earlier versions had a directory per job, .submitit/%j.
+        self._folder = Path(fields["submitit_folder"].partition("%")[0]).expanduser().absolute()
+        self._waiting: list[list[Run]] = []  # runs that have no job yet, grouped by job
+        self._full_at = 0  # how many jobs there were when SLURM accepted no more
+        self._refusal = ""  # what sbatch said then
+        self._submitted = False
+        self._most = 1  # jobs in an array
 
     def launch(self, runs: Sequence[Run]) -> list[RunFailedError]:
         """Submit the jobs, wait for them, and return the failures."""
@@ -95,146 +52,176 @@ class SlurmLauncher:
                 "hydra/launcher=slurm: there is no sbatch here; start this on your cluster's login node, "
                 "or write hydra/launcher=local"
             )
+        self._check_threads(runs)
         by_directory = {run_directory(run.config).absolute(): run for run in runs}
         jobs = {directory: job for directory, job in already_queued(self._folder).items() if directory in by_directory}
         if jobs:
             print(f"{len(jobs)} of {len(runs)} runs are queued or running already, as job {', '.join(_arrays(jobs))}")
-        missing = [directory for directory in by_directory if directory not in jobs]
-        if missing:
-            ids = self._submit([by_directory[directory] for directory in missing])
-            content = {"runs": {job: str(directory) for job, directory in zip(ids, missing, strict=True)}}
-            write_json(self._folder / f"{_array(ids[0])}_runs.json", content)
-            self._announce(ids)
-            jobs |= dict(zip(missing, ids, strict=True))
+        others = {path: holder for path in by_directory if path not in jobs and (holder := lock_holder(path))}
+        missing = [run for path, run in by_directory.items() if path not in jobs and path not in others]
+        places = self._fields["runs_per_job"]
+        self._waiting = [missing[i : i + places] for i in range(0, len(missing), places)]
+        self._most = max_array_size()
+        new = self._submit_all(jobs)
+        self._announce(new)
+        jobs |= new
+        if not self._fields["wait"] and jobs:
+            print("This command does not wait (hydra.launcher.wait=false); given again, it reports.", flush=True)
+            raise LeftError(0 if new and not self._waiting else BUSY)
         try:
-            failures = wait(jobs)
+            failures = wait(jobs, self._folder, self._submit_more)
         except KeyboardInterrupt:
             again = "Give the same command again to wait for them; to cancel: scancel"
             print(f"\nLeft; the jobs go on. {again} {' '.join(_arrays(jobs))}", flush=True)
             raise SystemExit(130) from None
-        return [RunFailedError(f"{text}; its log is in {self._folder}") for text in failures]
+        return failures + [
+            RunFailedError(f"{directory}: is being trained by {named(holder)}", BUSY)
+            for directory, holder in others.items()
+            if read_status(directory).get("state") != "finished"
+        ]
 
-    def _submit(self, runs: Sequence[Run]) -> list[str]:
-        """Submit jobs, as an array if there are several, and return their ids."""
-        fields = dict(self._fields)
-        folder, max_num_timeout = fields.pop("submitit_folder"), fields.pop("max_num_timeout")
-        fields["setup"] = [_SETUP, *(fields["setup"] or [])]
-        before = set(self._folder.glob("*.pkl"))
-        try:
-            executor = AutoExecutor(
-                folder, cluster="slurm", slurm_max_num_timeout=max_num_timeout, slurm_python=_PYTHON
-            )
-            executor.update_parameters(
-                **{name if name in _SHARED else f"slurm_{name}": value for name, value in fields.items()}
-            )
-            # submitit prints sbatch's message, which we explain below
-            with contextlib.redirect_stderr(io.StringIO()), executor.batch():
-                jobs = [executor.submit(SlurmJob(run)) for run in runs]
-        except (FailedJobError, FailedSubmissionError) as error:
-            for path in set(self._folder.glob("*.pkl")) - before:  # of jobs that do not exist
-                path.unlink()
-            raise ConfigError(explain_rejection(str(error), self._fields)) from None
-        return [str(job.job_id) for job in jobs]
+    def _check_threads(self, runs: Sequence[Run]) -> None:
+        places, cores = self._fields["runs_per_job"], self._fields["cpus_per_task"]
+        threads = max(run.config.threads or 1 for run in runs)
+        if places > 1 and places * threads > (cores or 1):
+            each = f"{places} runs of {threads} thread(s) each share a job"
+            raise ConfigError(f"hydra.launcher.cpus_per_task={cores}: {each}; write {places * threads} or more")
 
-    def _announce(self, ids: Sequence[str]) -> None:
-        array = _array(ids[0])
-        what, one = f"job {array}", ""
-        if len(ids) > 1:
-            what = f"job array {array}, at most {self._fields['array_parallelism']} at once"
-            one = f", or one run: scancel {ids[-1]}"
-        print(
-            f"Submitted {len(ids)} run(s) as SLURM {what}\n"
-            f"  which is which   {self._folder / array}_runs.json\n"
-            f"  logs             {self._folder / array}*/*_log.*\n"
-            f"  queue            squeue --jobs {array}\n"
-            f"  cancel           scancel {array}{one}\n"
-            "This command now waits. Ctrl-C leaves the jobs running; the same command given again waits for them.",
-            flush=True,
+    def _submit_all(self, queued: Jobs) -> Jobs:
+        """Submit as many of the waiting runs as SLURM accepts, in as many arrays as needed.
+
+        Jobs that are queued already count for `array_parallelism`, too; if they use it up, new ones follow them.
+        """
+        found: Jobs = {}
+        limit, active, ids = self._fields["array_parallelism"], len(set(queued.values())), list[str]()
+        free, follow = (limit - active, "") if active < limit else (limit, ":".join(_arrays(queued)))
+        for array in split(len(self._waiting), self._most, free):
+            after = follow if array.after is None else ids[array.after]
+            new = self._submit_some(array.size, array.at_once, active + len(found), after)
+            found |= new
+            ids += _arrays(new)
+            if len(set(new.values())) < array.size:
+                self._full_at = active + len(set(found.values()))
+                break
+        if self._waiting and 0 < len(ids) < free:  # arrays that SLURM did not accept need no share
+            for number, at_once in zip(ids, divide(free, len(ids)), strict=True):
+                set_throttle(number, at_once)
+        return found
+
+    def _submit_more(self, active: int) -> tuple[Jobs, int]:
+        """Once jobs have ended, submit those that SLURM refused before, up to `array_parallelism` jobs in all."""
+        found: Jobs = {}
+        places = min(self._fields["array_parallelism"] - active, len(self._waiting), self._most)
+        if places > 0 and (active < self._full_at or not active):
+            found = self._submit_some(places, places, active)
+            self._full_at = active + len(set(found.values()))
+        return found, sum(map(len, self._waiting))
+
+    def _submit_some(self, count: int, at_once: int, active: int, after: str = "") -> Jobs:
+        """Submit an array of `count` of the waiting jobs, or of half as many until SLURM accepts it.
+
+        A refusal ends the command, unless there are jobs for whose end it can wait.
+        """
+        options = sbatch_options(self._fields)
+        needed = [options.get("dependency"), f"afterany:{after}" if after else None]
+        options["dependency"] = ",".join(filter(None, needed)) or None
+        while count:
+            groups = self._waiting[:count]
+            jobs = [SlurmJob(group, self._fields["runs_per_job"]) for group in groups]
+            try:
+                with _uninterrupted():  # a job that exists is always noted
+                    ids = submit(jobs, self._folder, options, self._fields, at_once)
+                    directories = [[str(run_directory(run.config).absolute()) for run in group] for group in groups]
+                    noted = dict(zip(ids, directories, strict=True))
+                    write_json(self._folder / f"{_array(ids[0])}_runs.json", {"runs": noted})
+            except RefusedError as error:
+                self._refusal, limit = str(error), is_submit_limit(str(error))
+                can_wait = active or self._submitted if limit else active and self._submitted
+                if not can_wait and not (limit and count > 1):
+                    raise ConfigError(explain_rejection(self._refusal, self._fields)) from None
+                count = count // 2 if limit else 0
+            else:
+                self._submitted = True
+                del self._waiting[:count]
+                return {Path(path): job for job, paths in noted.items() for path in paths}
+        return {}
+
+    def _announce(self, jobs: Jobs) -> None:
+        """Say what was submitted and what was not."""
+        arrays, ids, limit = _arrays(jobs), list(dict.fromkeys(jobs.values())), self._fields["array_parallelism"]
+        if jobs:
+            kind = "job array" if len(ids) > 1 else "job"
+            packed = f" in {len(ids)} jobs" if len(ids) < len(jobs) else ""
+            files = f"{self._folder}/" + (arrays[0] if len(arrays) == 1 else f"{{{','.join(arrays)}}}")
+            print(
+                f"Submitted {len(jobs)} run(s){packed} as SLURM {kind}{'s' * (len(arrays) > 1)} {', '.join(arrays)}"
+                f"{f', at most {limit} at once' if len(ids) > 1 else ''}\n"
+                f"  which is which   {files}_runs.json\n"
+                f"  logs             {files}_*log.*\n"
+                f"  queue            squeue --jobs {','.join(arrays)}\n"
+                f"  cancel           scancel {' '.join(arrays)}{f', or one job: scancel {ids[-1]}' * (len(ids) > 1)}"
+            )
+        if left := sum(map(len, self._waiting)):
+            print(f"Not submitted: {left} run(s), until jobs end. {explain_rejection(self._refusal, self._fields)}")
+        if jobs and self._fields["wait"]:
+            again = "Ctrl-C leaves the jobs running; the same command given again waits for them."
+            print(f"This command now waits. {again}", flush=True)
+
+
+def check_fields(fields: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a value that cannot work."""
+    for name, least in _WHOLE.items():
+        value = fields[name]
+        if (type(value) is not int or value < least) and not (name == "cpus_per_task" and value is None):
+            raise ConfigError(f"hydra.launcher.{name}={value}: write a whole number of {least} or more")
+    minutes, delay, memory = fields["timeout_min"], fields["signal_delay_s"], fields["mem_gb"]
+    if delay >= minutes * 60:
+        text = f"a run would be stopped as soon as it starts, since timeout_min={minutes}"
+        raise ConfigError(f"hydra.launcher.signal_delay_s={delay}: {text}; write less than {minutes * 60}")
+    if memory is not None and (type(memory) not in (int, float) or not 0 < memory < 1e6):
+        raise ConfigError(f"hydra.launcher.mem_gb={memory}: write a number of gigabytes, or null")
+    gpus, gres = fields["gpus_per_node"], fields["gres"]
+    if gpus is not None and not re.fullmatch(r"\d+|[A-Za-z][\w.-]*(:\d+)?", str(gpus)):
+        raise ConfigError(f"hydra.launcher.gpus_per_node={gpus}: write a number, or type and number, such as a100:1")
+    if "gpu" in str(gres) and gpus not in (None, 0, 1):
+        raise ConfigError(f"hydra.launcher.gres={gres}: gpus_per_node={gpus} asks for GPUs, too; write one of them")
+    if type(fields["wait"]) is not bool:
+        raise ConfigError(f"hydra.launcher.wait={fields['wait']}: write true or false")
+    setup = fields["setup"] or []
+    if not isinstance(setup, list) or not all(isinstance(line, str) for line in setup):
+        raise ConfigError(f"hydra.launcher.setup={setup}: write a list of shell commands, ['module load cuda']")
+    if not isinstance(fields["additional_parameters"] or {}, dict):
+        raise ConfigError(
+            "hydra.launcher.additional_parameters: write +hydra.launcher.additional_parameters.OPTION=VALUE"
         )
+
+
+def sbatch_options(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of sbatch; None and False are left out."""
+    options = {_OPTIONS.get(name, name): value for name, value in fields.items() if name not in _OURS}
+    options |= options.pop("additional_parameters") or {}
+    memory, delay = options.pop("mem_gb"), options.pop("signal_delay_s")
+    options = {"signal": f"USR2@{delay}", "nodes": 1, "ntasks": 1} | options
+    if memory is not None:
+        options["mem"] = f"{int(memory * 1024)}M"
+    if "gpu" in str(options["gres"]) or options["gpus_per_node"] == 0:
+        options["gpus_per_node"] = None
+    return {name.replace("_", "-"): value for name, value in options.items()}
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C wait, for sbatch, too."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _array(job: str) -> str:
     return job.partition("_")[0]
 
 
-def _arrays(jobs: Mapping[Path, str]) -> list[str]:
-    return sorted({_array(job) for job in jobs.values()})
-
-
-def explain_rejection(text: str, fields: Mapping[str, Any]) -> str:
-    """Name the field that a message of sbatch is about."""
-    said = [re.sub(r"^sbatch: (error: )?", "", line).strip() for line in text.splitlines() if line.strip()]
-    reason = said[-1].removeprefix("Batch job submission failed: ") if said else "sbatch gave no reason"
-    for word, name, where in _COMPLAINTS:
-        if word in text.lower():
-            return f"hydra.launcher.{name}={fields.get(name)}: SLURM refused the jobs ({reason}); {where}"
-    asked = ", ".join(f"{key}={fields.get(key)}" for key in ("gpus_per_node", "cpus_per_task", "mem_gb", "timeout_min"))
-    return f"hydra/launcher=slurm: SLURM refused the jobs ({reason}); asked for {asked}"
-
-
-def queue() -> Queue | None:
-    """Return all jobs of this user that SLURM still knows, by id; None if squeue does not answer."""
-    command = ["squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%i|%T|%r"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    rows = [line.split("|") for line in answer.stdout.splitlines()]
-    return {row[0].strip(): (row[1], row[2].strip()) for row in rows if len(row) == 3}
-
-
-def already_queued(folder: Path) -> dict[Path, str]:
-    """Return the jobs that earlier commands submitted and that wait or run, by run directory."""
-    files = sorted(folder.glob("*_runs.json"))
-    answer = queue() if files else {}
-    if answer is None:
-        raise ConfigError(
-            "hydra/launcher=slurm: squeue does not answer, so which runs are queued already is not known; nothing was "
-            "submitted, give the same command again later"
-        )
-    found = {}
-    for path in files:
-        for job, directory in json.loads(path.read_text())["runs"].items():
-            if answer.get(job, ("COMPLETED", ""))[0] not in _ENDED:
-                found[Path(directory)] = job
-    return found
-
-
-def wait(jobs: Mapping[Path, str]) -> list[str]:
-    """Wait until every run is finished or its job has ended; say of each unfinished run how its job ended.
-
-    Prints a line whenever the numbers change.
-    """
-    pending, failures = dict(jobs), list[str]()
-    ended: dict[str, float] = {}  # job -> since when SLURM has reported it as ended
-    started, last_line = time.monotonic(), ""
-    while True:
-        answer, now = queue(), time.monotonic()
-        for directory, job in list(pending.items()):
-            state = answer.get(job, ("", ""))[0] if answer is not None else "UNKNOWN"
-            if read_status(directory).get("state") == "finished":
-                del pending[directory]
-            elif state and state not in _ENDED:
-                ended.pop(job, None)
-            elif now - ended.setdefault(job, now) >= ENDED_SECONDS:
-                del pending[directory]
-                how = f"ended as {state}" if state else "no longer in the queue"
-                failures.append(f"{directory}: job {job} left the run unfinished ({how})")
-        line = _summary(answer, pending.values(), len(jobs) - len(pending) - len(failures), len(failures))
-        if line != last_line:
-            print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
-            last_line = line
-        if not pending:
-            return failures
-        longest = _ENDED_POLL_SECONDS if ended.keys() & set(pending.values()) else _MAX_POLL_SECONDS
-        time.sleep(min(longest, 2 + (now - started) / 20))
-
-
-def _summary(answer: Queue | None, pending: Iterable[str], done: int, failed: int) -> str:
-    if answer is None:
-        return "squeue does not answer; waiting for results"
-    states: Counter[str] = Counter()
-    for state, reason in (answer[job] for job in pending if job in answer):
-        states[state.lower() + (f" ({reason})" if state == "PENDING" and reason != "None" else "")] += 1
-    counts = [f"{count} {state}" for state, count in sorted(states.items())]
-    return ", ".join([*counts, f"{done} done", *([f"{failed} failed"] if failed else [])])
+def _arrays(jobs: Jobs) -> list[str]:
+    return list(dict.fromkeys(map(_array, jobs.values())))

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +55,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SlurmctldParameters=preempt_send_user_signal
 SlurmdParameters=config_overrides
-NodeName={host} NodeAddr=127.0.0.1 CPUs=64 RealMemory=256000 Gres=gpu:4,seat:1 State=UNKNOWN
+NodeName={host} NodeAddr=127.0.0.1 CPUs=64 RealMemory=256000 Gres=gpu:a100:4,seat:1 State=UNKNOWN
 PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=OFF
 PartitionName=scavenge Nodes={host} MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=10
 PartitionName=urgent Nodes={host} MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
@@ -85,8 +85,11 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def slurm_cluster() -> Iterator[Cluster]:
-    """Start, wait until the node is idle, and stop whatever happens. Raises NoSlurmError."""
+def slurm_cluster(*settings: str) -> Iterator[Cluster]:
+    """Start, wait until the node is idle, and stop whatever happens. Raises NoSlurmError.
+
+    `settings` are further lines of slurm.conf.
+    """
     if os.getuid() != 0:
         raise NoSlurmError("only root can start slurmd")
     missing = [name for name in NEEDED if _find(name) is None]
@@ -94,7 +97,7 @@ def slurm_cluster() -> Iterator[Cluster]:
         raise NoSlurmError(f"{', '.join(missing)} not installed: apt-get install slurm-wlm munge")
     home = Path(tempfile.mkdtemp(prefix="slurm_"))  # not pytest's: a socket's path must be short
     try:
-        cluster = _configure(home)
+        cluster = _configure(home, settings)
         try:
             _start(cluster)
             yield cluster
@@ -108,7 +111,7 @@ def _find(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 
 
-def _configure(home: Path) -> Cluster:
+def _configure(home: Path, settings: Sequence[str]) -> Cluster:
     for name in ("state", "spool", "log", "run"):
         (home / name).mkdir()
     home.chmod(0o755)
@@ -117,11 +120,12 @@ def _configure(home: Path) -> Cluster:
     key.chmod(0o600)
     ports = _free_ports(2)
     names = {"home": home, "host": socket.gethostname().split(".")[0]}
-    (home / "slurm.conf").write_text(SLURM_CONF.format(**names, controller_port=ports[0], node_port=ports[1]))
+    text = SLURM_CONF.format(**names, controller_port=ports[0], node_port=ports[1])
+    (home / "slurm.conf").write_text("\n".join([text, *settings, ""]))
     gpus = [home / "run" / f"gpu{i}" for i in range(4)]
     for gpu in gpus:
         os.mknod(gpu, 0o20666, os.makedev(1, 3))  # SLURM wants devices; these are /dev/null
-    (home / "gres.conf").write_text("".join(f"Name=gpu File={gpu}\n" for gpu in gpus) + "Name=seat Count=1\n")
+    (home / "gres.conf").write_text("".join(f"Name=gpu Type=a100 File={gpu}\n" for gpu in gpus) + "Name=seat Count=1\n")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH", "SRUN"))}
     return Cluster(home, environment | {"SLURM_CONF": str(home / "slurm.conf")})
 

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from meanq.rundir.lock import lock_holder
-from tests.integration.slurm_cluster import Cluster
+from tests.integration.slurm_cluster import Cluster, NoSlurmError, slurm_cluster
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
 PROJECT = Path(__file__).parents[2]
 DETERMINISTIC = ("evaluations.csv", "training.csv", "probes.npz", "weights.safetensors")
-PATIENCE = 300.0  # seconds; only a failing test waits so long
+PATIENCE = 600.0  # seconds; only a failing test waits so long
 
 # A game that crawls after its first steps while there is a file `slow`: so a test decides how long a run takes, and a
 # machine's speed does not matter. The file changes no result.
@@ -80,11 +80,16 @@ def no_process_left() -> Iterator[None]:
             process.kill()
 
 
-def start(cluster: Cluster, cwd: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(cluster: Cluster | None, cwd: Path, *arguments: str, path: Path | None = None) -> subprocess.Popen[str]:
+    """Start a command; programs in `path` come before those of SLURM."""
+    environment = dict(cluster.environment if cluster else os.environ)
+    environment |= {"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
+    if path:
+        environment["PATH"] = f"{path}:{environment['PATH']}"
     process = subprocess.Popen(
         [sys.executable, "-m", "meanq.run", *arguments],
         cwd=cwd,
-        env={**cluster.environment, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"},
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -110,12 +115,26 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.3)
 
 
-def jobs(root: Path) -> dict[str, Path]:
-    """Job by job, which run it is; as the launcher noted it."""
-    found: dict[str, Path] = {}
+def program(directory: Path, name: str, text: str) -> Path:
+    """Write a shell script that takes the place of one of SLURM's programs, `$real`; return its directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / name).write_text(f"#!/bin/bash\nreal={shutil.which(name)}\n{text}")
+    (directory / name).chmod(0o755)
+    return directory
+
+
+def jobs_of_runs(root: Path) -> dict[Path, str]:
+    """Run by run, which job it has; as the launcher noted it."""
+    found: dict[Path, str] = {}
     for path in root.rglob("*_runs.json"):
-        found |= {job: Path(directory) for job, directory in json.loads(path.read_text())["runs"].items()}
+        noted = json.loads(path.read_text())["runs"]
+        found |= {Path(directory): job for job, directories in noted.items() for directory in directories}
     return found
+
+
+def jobs(root: Path) -> dict[str, Path]:
+    """Job by job, which run it is, where each job has one."""
+    return {job: directory for directory, job in jobs_of_runs(root).items()}
 
 
 def rows(directory: Path) -> int:
@@ -152,11 +171,21 @@ def preempt(cluster: Cluster, job: str) -> None:
     cluster.command("sbatch", "--partition=urgent", "--gres=seat:1", "--mem=10", "--output=/dev/null", "--wrap=sleep 2")
 
 
+def terminate(cluster: Cluster, job: str) -> None:
+    """Announce an end, and let it follow later."""
+    cluster.command("scancel", "--signal=TERM", job)
+    time.sleep(8)
+    cluster.command("scontrol", "requeue", job)
+
+
 # How a run is disturbed, and the launcher's fields that this needs.
+PACKED = ("hydra.launcher.runs_per_job=2", "hydra.launcher.cpus_per_task=2")
 DISTURBANCES: dict[str, tuple[Callable[[Cluster, str], object], tuple[str, ...]]] = {
     "usr2": (lambda cluster, job: cluster.command("scancel", "--signal=USR2", job), ()),
     "requeue": (lambda cluster, job: cluster.command("scontrol", "requeue", job), ()),
     "timeout": (lambda cluster, job: None, ("hydra.launcher.timeout_min=1", "hydra.launcher.signal_delay_s=5")),
+    "usr2 in a shared job": (lambda cluster, job: cluster.command("scancel", "--signal=USR2", job), PACKED),
+    "term in a shared job": (terminate, PACKED),
     "preemption": (preempt, ("hydra.launcher.partition=scavenge", "hydra.launcher.gres='seat:1'")),
 }
 
@@ -258,43 +287,193 @@ scales:
       - seed=0 algo.bootstrap=rules.sometimes label=raises
       - seed=1-3
 """
-BROKEN = "def sometimes(q):\n    raise RuntimeError('on purpose')\n"
-MENDED = "def sometimes(q):\n    return q.mean(0)\n"
+RULE = """
+import os
+from pathlib import Path
+
+def sometimes(q):
+    if "SLURM_JOB_ID" in os.environ and Path("broken").exists():
+        raise RuntimeError("on purpose")
+    return q.mean(0)
+"""
 
 
-def test_failing_and_killed_jobs_are_told_and_do_not_stop_the_others(
+def failing_study(cwd: Path, slow: bool) -> tuple[str, ...]:
+    """Four runs, of which that of seed 0 raises in jobs while there is a file `broken`."""
+    playground(cwd, slow)
+    (cwd / "rules.py").write_text(RULE)
+    (cwd / "broken").touch()
+    (cwd / "mixed.yaml").write_text(STUDY)
+    return ("-m", "+study=mixed.yaml", "scale=tiny", *SMALL, *(o for o in RUN if not o.startswith("label")))
+
+
+def seed(directory: Path) -> int:
+    return int(directory.name.removeprefix("seed_"))
+
+
+def test_failures_are_tried_again_told_and_do_not_stop_the_others(
     slurm: Cluster, undisturbed: Path, tmp_path: Path
 ) -> None:
-    cwd = playground(tmp_path, slow=True)
-    (cwd / "rules.py").write_text(BROKEN)
-    (cwd / "mixed.yaml").write_text(STUDY)
-    run = [o for o in RUN if not o.startswith("label")]
-    command = ("-m", "+study=mixed.yaml", "scale=tiny", *SMALL, *run)
-    process = start(slurm, cwd, *command)
-    wait_for(lambda: len(jobs(cwd)) == 4 or process.poll() is not None, "submission")
-    by_seed = {int(d.name.removeprefix("seed_")): (job, d) for job, d in jobs(cwd).items()}
+    """One raises each time, one is cancelled, one is killed once."""
+    command = (*failing_study(tmp_path, slow=True), "hydra.launcher.retries=1")
+    process = start(slurm, tmp_path, *command)
+    wait_for(lambda: len(jobs(tmp_path)) == 4 or process.poll() is not None, "submission")
+    by_seed = {seed(d): (job, d) for job, d in jobs(tmp_path).items()}
     assert len(by_seed) == 4, process.communicate()
-    for seed in (1, 2, 3):
-        wait_for(lambda s=seed: rows(by_seed[s][1]) >= 2, f"rows of seed {seed}")
+    for number in (1, 2, 3):
+        wait_for(lambda n=number: rows(by_seed[n][1]) >= 2, f"rows of seed {number}")
     slurm.command("scancel", by_seed[1][0])
     os.kill(json.loads((by_seed[2][1] / "lock").read_text())["pid"], signal.SIGKILL)
     wait_for(lambda: lock_holder(by_seed[1][1]) is None and lock_holder(by_seed[2][1]) is None, "two deaths")
-    (cwd / "slow").unlink()
+    (tmp_path / "slow").unlink()
     code, out, err = finish(process)
     assert code == 1
-    assert "1 done, 3 failed" in out
-    for seed, state in ((1, "CANCELLED"), (2, "FAILED")):
-        job, directory = by_seed[seed]
-        assert f"meanq: {directory}: job {job} left the run unfinished (ended as {state})" in err, err
-    assert "raises/seed_0: job" in err
+    assert "2 done, 2 failed" in out
+    for number, how in ((0, "FAILED, failed 2 times"), (1, "CANCELLED")):
+        job, directory = by_seed[number]
+        assert f"meanq: {directory}: job {job} left the run unfinished (ended as {how})" in err, err
     failed = status(by_seed[0][1])
     assert failed["state"] == "failed" and "on purpose" in str(failed["traceback"])
-    assert status(by_seed[3][1])["state"] == "finished"
-    (cwd / "rules.py").write_text(MENDED)
-    code, out, err = finish(start(slurm, cwd, *command))
+    folder = tmp_path / "runs/mixed/.submitit"
+    assert (folder / f"{by_seed[2][0]}_failures").read_text().startswith("exit code 137 on ")
+    assert not (folder / f"{by_seed[1][0]}_failures").exists(), "who cancels a job does not want it again"
+    assert json.loads((by_seed[2][1] / "meta.json").read_text())["resumed"][0] >= 100
+    (tmp_path / "broken").unlink()
+    code, out, err = finish(start(slurm, tmp_path, *command))
     assert code == 0, err
-    assert "Submitted 3 run(s)" in out and out.count("is finished already: skipped") == 1
+    assert "Submitted 2 run(s)" in out and out.count("is finished already: skipped") == 2
     assert all(status(directory)["state"] == "finished" for _, directory in by_seed.values())
+
+
+def test_runs_of_one_job_fail_alone(slurm: Cluster, undisturbed: Path, tmp_path: Path) -> None:
+    """Two runs per job, on one GPU."""
+    command = failing_study(tmp_path, slow=False)
+    shared = (*PACKED, "hydra.launcher.gres=gpu:a100:1", "hydra.launcher.retries=0")
+    code, out, err = finish(start(slurm, tmp_path, *command, *shared))
+    assert code == 1 and "Submitted 4 run(s) in 2 jobs as SLURM job array" in out
+    of_runs = jobs_of_runs(tmp_path)
+    assert len(of_runs) == 4 and len(set(of_runs.values())) == 2
+    states = {seed(directory): status(directory)["state"] for directory in of_runs}
+    assert states == {0: "failed", 1: "finished", 2: "finished", 3: "finished"}
+    assert err.count("left the run unfinished") == 1
+    logs = log(tmp_path)
+    assert re.search(r"seed=1 +\| finished", logs) and re.search(r"failed with exit code 1", logs)
+    assert slurm.command("scontrol", "show", "job", next(iter(of_runs.values()))).count("gpu:a100:1") >= 1
+
+
+def test_a_run_survives_the_loss_of_its_node(slurm: Cluster, disturbed: dict[str, Future], tmp_path: Path) -> None:
+    for future in disturbed.values():  # it is their node, too
+        future.result(timeout=PATIENCE)
+    playground(tmp_path, slow=True)
+    process = start(slurm, tmp_path, "-m", *SMALL, *RUN)
+    wait_for(lambda: len(jobs(tmp_path)) == 1 or process.poll() is not None, "submission")
+    ((job, directory),) = jobs(tmp_path).items()
+    wait_for(lambda: rows(directory) >= 2, "the first rows")
+    node = slurm.command("sinfo", "--noheader", "--format=%n").split()[0]
+    slurm.command("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+    wait_for(lambda: slurm.states().get(job) == "PENDING", "the job in the queue again")
+    (tmp_path / "slow").unlink()
+    slurm.command("scontrol", "update", f"nodename={node}", "state=resume")
+    code, _, err = finish(process)
+    assert code == 0, err
+    assert status(directory)["state"] == "finished" and restarts(slurm, job) == 1
+
+
+def test_submit_return_and_come_back(slurm: Cluster, tmp_path: Path) -> None:
+    """With an sbatch that returns late, when SLURM has started the jobs already."""
+    playground(tmp_path, slow=True)
+    late = program(tmp_path / "late", "sbatch", '"$real" "$@"; code=$?; sleep 3; exit $code\n')
+    fields = ("hydra.launcher.gpus_per_node=a100:1", "hydra.launcher.array_parallelism=3")
+    command = ("-m", *SMALL, *fields, *RUN, "seed=0-2")
+    code, out, err = finish(start(slurm, tmp_path, *command, "hydra.launcher.wait=false", path=late))
+    assert code == 0, err
+    assert "Submitted 3 run(s) as SLURM job array" in out and "does not wait" in out
+    submitted = jobs(tmp_path)
+    wait_for(lambda: all(rows(directory) >= 2 for directory in submitted.values()), "all three runs to train")
+    code, out, err = finish(start(slurm, tmp_path, *command, "hydra.launcher.wait=false"))
+    assert code == 3 and "3 of 3 runs are queued or running already" in out and "Submitted" not in out
+    assert "meanq: 3 of 3 runs are not finished: they are queued, or other processes train them" in err
+    (tmp_path / "slow").unlink()
+    code, out, err = finish(start(slurm, tmp_path, *command))
+    assert code == 0, err
+    assert jobs(tmp_path) == submitted
+    code, out, _ = finish(start(slurm, tmp_path, *command, "hydra.launcher.wait=false"))
+    assert code == 0 and out.count("is finished already: skipped") == 3
+
+
+def test_runs_that_others_train_are_left_to_them(slurm: Cluster, tmp_path: Path) -> None:
+    playground(tmp_path, slow=True)
+    other = start(slurm, tmp_path, *RUN)
+    theirs = tmp_path / "runs/default/minatar_asterix/run/seed_0"
+    wait_for(lambda: rows(theirs) >= 2, "the first rows")
+    other.send_signal(signal.SIGSTOP)  # it holds its lock, and does not end before we look
+    (tmp_path / "slow").unlink()
+    code, out, err = finish(start(slurm, tmp_path, "-m", *SMALL, *RUN, "seed=0,1"))
+    assert code == 3 and "Submitted 1 run(s)" in out and "1 done" in out
+    assert re.search(rf"meanq: {theirs}: is being trained by process {other.pid} on ", err)
+    assert "meanq: 1 of 2 runs are not finished: they are queued, or other processes train them; this command" in err
+    code, _, err = finish(start(slurm, tmp_path, "-m", "hydra/launcher=local", *RUN))
+    assert code == 3 and "meanq: 1 of 1 runs are not finished" in err
+    other.kill()
+
+
+@pytest.fixture(scope="module")
+def small_arrays() -> Iterator[Cluster]:
+    """A cluster whose arrays have at most two jobs."""
+    try:
+        with slurm_cluster("MaxArraySize=2") as cluster:
+            yield cluster
+    except NoSlurmError as error:
+        pytest.skip(f"no SLURM here: {error}")
+
+
+TINY = ("env=chain", "total_steps=100", "algo.first_update=64", "evaluation.every=100", "evaluation.episodes=1")
+TINY += ("probe.every=100", "threads=1", "label=run")
+
+
+def most_running(cluster: Cluster, process: subprocess.Popen[str]) -> int:
+    """Wait for the end of a command; return how many jobs ran at once."""
+    most = 0
+    while process.poll() is None:
+        most = max(most, list(cluster.states().values()).count("RUNNING"))
+        time.sleep(0.5)
+    return most
+
+
+def test_more_runs_than_an_array_may_have(small_arrays: Cluster, tmp_path: Path) -> None:
+    limit = "hydra.launcher.array_parallelism=2"
+    process = start(small_arrays, tmp_path, "-m", *SMALL, limit, *TINY, "seed=0-4")
+    assert most_running(small_arrays, process) == 2
+    code, out, err = finish(process)
+    assert code == 0, err
+    assert re.search(r"Submitted 5 run\(s\) as SLURM job arrays \d+, \d+, \d+, at most 2 at once", out)
+    assert "Dependency" in out and "5 done" in out
+    assert all(status(directory)["state"] == "finished" for directory in jobs(tmp_path).values())
+
+
+def test_more_runs_than_may_be_submitted(small_arrays: Cluster, tmp_path: Path) -> None:
+    """sbatch accepts no job while there are two; what it has refused follows when there is room."""
+    limited = program(
+        tmp_path / "limited",
+        "sbatch",
+        """
+        script="${@: -1}"
+        count=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$script"); count=$((${count:-0} + 1))
+        queued=$(squeue --noheader --array | wc -l)
+        if [ $((queued + count)) -gt 2 ]; then
+            echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2
+            echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)" >&2
+            exit 1
+        fi
+        exec "$real" "$@"
+        """,
+    )
+    process = start(small_arrays, tmp_path, "-m", *SMALL, *TINY, "seed=0-3", path=limited)
+    assert most_running(small_arrays, process) <= 2
+    code, out, err = finish(process)
+    assert code == 0, err
+    assert "Submitted 2 run(s)" in out and "2 not submitted yet" in out and "4 done" in out
+    assert len(jobs(tmp_path)) == 4
 
 
 def test_leave_edit_the_configuration_and_come_back(slurm: Cluster, undisturbed: Path, tmp_path: Path) -> None:
@@ -333,6 +512,8 @@ def test_leave_edit_the_configuration_and_come_back(slurm: Cluster, undisturbed:
         ("hydra.launcher.mem_gb=99999", r"hydra\.launcher\.mem_gb=99999: SLURM refused"),
         ("hydra.launcher.constraint=a100", r"hydra\.launcher\.constraint=a100: SLURM refused"),
         ("hydra.launcher.gpus_per_node=9", r"hydra/launcher=slurm: SLURM refused .*gpus_per_node=9"),
+        ("hydra.launcher.gpus_per_node=h100:1", r"hydra/launcher=slurm: SLURM refused .*gpus_per_node=h100:1"),
+        ("+hydra.launcher.additional_parameters.bogus=1", r"hydra\.launcher\.additional_parameters\.bogus=1: SLURM"),
     ],
 )
 def test_what_slurm_refuses_is_one_line(field: str, says: str, slurm: Cluster, tmp_path: Path) -> None:
@@ -340,7 +521,28 @@ def test_what_slurm_refuses_is_one_line(field: str, says: str, slurm: Cluster, t
     code, out, err = finish(start(slurm, tmp_path, "-m", *SMALL, field, *RUN))
     assert code == 2 and out == ""
     assert re.fullmatch(f"meanq: {says}.*\n", err), err
-    assert not list(tmp_path.rglob("*_runs.json"))
+    assert not any(path.is_file() for path in (tmp_path / "runs").rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (("Please specify a GPU type", "Unspecified error"), "hydra.launcher.gpus_per_node=1"),
+        (
+            ("QOSMaxSubmitJobPerUserLimit", "Job violates accounting/QOS policy (job submit limit)"),
+            "hydra.launcher.qos=null",
+        ),
+        (("Invalid account or account/partition combination specified",), "hydra.launcher.account=null"),
+    ],
+)
+def test_what_a_site_refuses_is_one_line(message: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    """Messages of clusters that the one here cannot be; this needs no SLURM."""
+    lines = "".join(f"echo 'sbatch: error: {line}' >&2\n" for line in message)
+    path = program(tmp_path / "site", "sbatch", f"{lines}exit 1\n")
+    code, out, err = finish(start(None, tmp_path, "-m", "hydra/launcher=slurm", *TINY, "seed=0-2", path=path))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"meanq: {says}: SLURM refused the jobs ({'; '.join(message)}); ") and err.count("\n") == 1
+    assert not any(path.is_file() for path in (tmp_path / "runs").rglob("*"))
 
 
 def test_a_run_may_use_all_cores_of_its_job(slurm: Cluster, tmp_path: Path) -> None:

@@ -1,13 +1,10 @@
-"""What a launcher is given, how a machine is divided among runs, and how the end of a job is told."""
+"""What a launcher is given, and how a machine is divided among runs."""
 
-import json
 import os
 import pickle
 import re
 import shutil
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -15,12 +12,10 @@ from omegaconf import OmegaConf
 
 from meanq.config.errors import ConfigError
 from meanq.config.schema import CONFIG_DIR
-from meanq.launching import slurm
 from meanq.launching.execute import Run
 from meanq.launching.launch import launch
 from meanq.launching.local import LocalLauncher, Share, available_cores, describe, divide, run_names
 from meanq.launching.plan import Plan, plan
-from meanq.launching.slurm import explain_rejection
 
 PROJECT = Path(__file__).parents[2]
 
@@ -39,7 +34,7 @@ def test_a_plan_does_not_change_with_conf(tmp_path: Path) -> None:
     shutil.rmtree(conf)
     runs = [Run(*pair) for pair in zip(a_plan.configs, a_plan.job_overrides, strict=True)]
     assert pickle.loads(pickle.dumps(runs)) == runs
-    assert a_plan.launcher_fields["submitit_folder"] == f"{tmp_path}/default/.submitit/%j"
+    assert a_plan.launcher_fields["submitit_folder"] == f"{tmp_path}/default/.submitit"
     assert a_plan.launcher_fields["name"] == "meanq-default"
 
 
@@ -119,90 +114,6 @@ def test_finished_runs_are_not_given_to_a_launcher(tmp_path: Path, capsys: pytes
     assert capsys.readouterr().out.count("is finished already: skipped") == 2
 
 
-PARAMS = {"partition": "gpuu", "gpus_per_node": 9, "cpus_per_task": 4, "mem_gb": 12, "timeout_min": 60}
-
-
-@pytest.mark.parametrize(
-    ("sbatch", "says"),
-    [
-        (
-            "sbatch: error: invalid partition specified: gpuu\n"
-            "sbatch: error: Batch job submission failed: Invalid partition name specified",
-            "hydra.launcher.partition=gpuu: SLURM refused the jobs (Invalid partition name specified); "
-            "`sinfo -s` lists the partitions",
-        ),
-        (
-            "sbatch: error: Batch job submission failed: Requested time limit is invalid",
-            "hydra.launcher.timeout_min=60: SLURM refused the jobs (Requested time limit is invalid); "
-            "`sinfo -o '%P %l'` shows the limits",
-        ),
-        (
-            "sbatch: error: Batch job submission failed: Requested node configuration is not available",
-            "hydra/launcher=slurm: SLURM refused the jobs (Requested node configuration is not available); "
-            "asked for gpus_per_node=9, cpus_per_task=4, mem_gb=12, timeout_min=60",
-        ),
-    ],
-)
-def test_what_sbatch_refuses_is_told_by_field(sbatch: str, says: str) -> None:
-    assert explain_rejection(sbatch, PARAMS) == says
-
-
-def test_queued_jobs_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = {f"7_{i}": f"{tmp_path}/seed_{i}" for i in range(4)}
-    (tmp_path / "7_runs.json").write_text(json.dumps({"runs": runs}))
-    answer = {"7_0": ("PENDING", "Priority"), "7_1": ("RUNNING", "None"), "7_2": ("CANCELLED", "None")}
-    monkeypatch.setattr(slurm, "queue", lambda: answer)
-    assert slurm.already_queued(tmp_path) == {tmp_path / "seed_0": "7_0", tmp_path / "seed_1": "7_1"}
-    monkeypatch.setattr(slurm, "queue", lambda: None)
-    assert slurm.already_queued(tmp_path / "empty") == {}
-    with pytest.raises(ConfigError, match=r"squeue does not answer, .* nothing was submitted"):
-        slurm.already_queued(tmp_path)
-
-
-def test_waiting_ends_for_jobs_that_are_killed_gone_or_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The queue answers late, once not at all; a job that is queued again is not taken for ended."""
-    monkeypatch.setattr(slurm, "ENDED_SECONDS", 5.0)
-    clock = [0.0]
-    fake_time = SimpleNamespace(  # for the launcher alone: other threads of the tests need the real one
-        sleep=lambda seconds: clock.__setitem__(0, clock[0] + seconds),
-        monotonic=lambda: clock[0],
-        strftime=time.strftime,
-    )
-    monkeypatch.setattr(slurm, "time", fake_time)
-    running = ("RUNNING", "None")
-
-    def write_status(run: str, state: str) -> None:
-        (tmp_path / run).mkdir(exist_ok=True)
-        (tmp_path / run / "status.json").write_text(json.dumps({"state": state}))
-
-    def ask() -> dict[str, tuple[str, str]] | None:
-        now = clock[0]
-        if 10 < now < 30:
-            return None
-        if now > 60:
-            write_status("good", "finished")
-        preempted = 30 < now < 34
-        answer = {"good": ("PREEMPTED", "None") if preempted else running}
-        answer["raises"] = running if now < 40 else ("FAILED", "None")
-        answer["killed"] = running if now < 5 else ("OUT_OF_MEMORY", "None")
-        return answer | ({"gone": running} if now < 5 else {})
-
-    monkeypatch.setattr(slurm, "queue", ask)
-    write_status("raises", "failed")
-    write_status("done", "finished")
-    names = ("good", "raises", "killed", "gone", "done")
-    outcomes = slurm.wait({tmp_path / name: name for name in names})
-    assert sorted(outcomes) == [
-        f"{tmp_path}/gone: job gone left the run unfinished (no longer in the queue)",
-        f"{tmp_path}/killed: job killed left the run unfinished (ended as OUT_OF_MEMORY)",
-        f"{tmp_path}/raises: job raises left the run unfinished (ended as FAILED)",
-    ]
-    said = capsys.readouterr().out
-    assert "squeue does not answer" in said and said.strip().endswith("2 done, 3 failed")
-
-
 def test_a_job_that_an_older_version_submitted_says_so() -> None:
     with pytest.raises(ImportError, match=r"older version of meanq; cancel it"):
         pickle.loads(b"cmeanq.slurm_launcher\nSlurmLauncher\n.")
@@ -214,23 +125,38 @@ def documentation(kind: str) -> list[str]:
     return re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)
 
 
-def test_the_commands_of_the_documentation_name_runs_and_a_launcher(tmp_path: Path) -> None:
-    commands = [line for block in documentation("bash") for line in block.splitlines() if "meanq.run" in line]
-    assert len(commands) == 3
-    for command in commands:
-        words = command.partition("meanq.run ")[2].partition(" >")[0].split()
-        found = plan([*words, f"root={tmp_path}"])
-        assert found is not None and found.launcher in ("slurm", "local") and len(found.configs) == 10
+def write_launchers(directory: Path) -> list[str]:
+    """Write the documentation's own launchers below my_conf/; return their names."""
+    own = directory / "my_conf" / "hydra" / "launcher"
+    own.mkdir(parents=True)
+    names = []
+    for block in documentation("yaml"):
+        names.append("scavenge" if "scavenge" in block else f"mylab{len(names)}")
+        (own / f"{names[-1]}.yaml").write_text(block)
+    return names
+
+
+def test_the_commands_of_the_documentation_name_runs_and_a_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_launchers(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    lines = {line for block in documentation("bash") for line in block.splitlines() if "meanq.run" in line}
+    assert len(lines) == 6
+    for line in lines:
+        found = plan(line.partition("meanq.run ")[2].split())
+        assert found is not None and found.launcher in ("slurm", "local", "scavenge") and len(found.configs) == 10
 
 
 def test_a_labs_own_launcher_file_extends_ours(tmp_path: Path) -> None:
-    (block,) = documentation("yaml")
-    own = tmp_path / "my_conf" / "hydra" / "launcher"
-    own.mkdir(parents=True)
-    (own / "mylab.yaml").write_text(block)
-    found = planned("--config-dir", str(tmp_path / "my_conf"), "hydra/launcher=mylab", "seed=0", f"root={tmp_path}")
-    fields = [found.launcher_fields[name] for name in ("_target_", "partition", "timeout_min", "mem_gb")]
-    assert fields == ["meanq.launching.slurm.SlurmLauncher", "gpu", 480, 12]
+    names = write_launchers(tmp_path)
+    assert len(names) == 4 and "scavenge" in names
+    for name in names:
+        own = ("--config-dir", str(tmp_path / "my_conf"), f"hydra/launcher={name}")
+        fields = planned(*own, "seed=0", f"root={tmp_path}").launcher_fields
+        assert fields["_target_"] == "meanq.launching.slurm.SlurmLauncher"
+        assert fields["timeout_min"] == {"mylab0": 480, "scavenge": 240}.get(name, 1440)
+        assert fields["additional_parameters"]["requeue"] is True
 
 
 def test_the_documented_fields_are_those_of_the_files() -> None:

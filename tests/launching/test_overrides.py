@@ -10,7 +10,7 @@ import pytest
 from meanq import run
 from meanq.launching.execute import Run
 from meanq.launching.plan import plan
-from meanq.launching.slurm import SlurmJob
+from meanq.launching.slurm_job import SlurmJob
 
 SHORT = (
     "env=chain",
@@ -38,10 +38,10 @@ def test_overrides_are_stored(
 
 def test_overrides_of_a_slurm_job_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a job does on the cluster, here without one; `checkpoint` is what submitit queues again."""
-    monkeypatch.setattr("meanq.launching.slurm.hold_stop_signals", lambda: None)
+    monkeypatch.setattr("meanq.launching.slurm_job.hold_stop_signals", lambda: None)
     planned = plan(["-m", "hydra/launcher=slurm", *SHORT, "seed=3", "label=mine", f"root={tmp_path}"])
     assert planned is not None
-    submitted = pickle.dumps(SlurmJob(Run(planned.configs[0], planned.job_overrides[0])).checkpoint().function)
+    submitted = pickle.dumps(SlurmJob([Run(planned.configs[0], planned.job_overrides[0])]).checkpoint().function)
     pickle.loads(submitted)()
     meta = json.loads((planned.directories[0] / "meta.json").read_text())
     assert meta["overrides"] == planned.job_overrides[0]
