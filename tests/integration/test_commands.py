@@ -140,7 +140,11 @@ def test_a_sweep_again_skips_what_is_finished(tmp_path: Path) -> None:
 
 def test_a_failing_run_does_not_stop_the_others(tmp_path: Path) -> None:
     (tmp_path / "rules.py").write_text(
-        "def broken(q):\n    raise RuntimeError('on purpose')\n\ndef mean(q):\n    return q.mean(0)\n"
+        "def mean(q):\n    return q.mean(0)\n\n"
+        "def broken(q):\n"
+        "    if q.shape[-2] > 8:  # not on the few states on which code is tried before a run starts\n"
+        "        raise RuntimeError('on purpose')\n"
+        "    return q.mean(0)\n"
     )
     result = run("-m", "env=chain", "algo.bootstrap=rules.broken,rules.mean", *TINY, cwd=tmp_path)
     assert result.returncode == 1
@@ -152,7 +156,14 @@ def test_a_failing_run_does_not_stop_the_others(tmp_path: Path) -> None:
 
 def test_a_run_that_cannot_even_be_made_says_why_in_its_directory(tmp_path: Path) -> None:
     (tmp_path / "bad_env.py").write_text(
-        "class Bad:\n    def __init__(self, id, generator):\n        raise RuntimeError('on purpose')\n"
+        "from meanq.envs.chain import Chain\n\n"
+        "class Bad(Chain):\n"
+        "    made = 0\n\n"
+        "    def __init__(self, id, generator):\n"
+        "        Bad.made += 1\n"
+        "        if Bad.made > 1:  # not when it is tried before the run starts\n"
+        "            raise RuntimeError('on purpose')\n"
+        "        super().__init__(id, generator)\n"
     )
     arguments = ("env=custom", "env.kind=bad_env.Bad", "env.name=bad", "network=mlp", *TINY)
     planned = run(*arguments, "--dry-run", cwd=tmp_path)

@@ -397,10 +397,9 @@ def test_a_new_logger_is_a_class_and_a_line(directory: Path, monkeypatch: pytest
 
 def test_a_mirror_that_fails_is_one_warning(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (directory / "config.yaml").write_text("no: [yaml")
-    mirror = make_mirror(OFFLINE, directory)
-    assert mirror is not None
+    mirror = ProcessMirror(OFFLINE, directory)
     deadline = time.monotonic() + 20
-    while mirror._process.poll() is None and time.monotonic() < deadline:  # type: ignore[attr-defined]
+    while mirror._process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     mirror.update(60)
     mirror.update(120)
