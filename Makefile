@@ -54,11 +54,13 @@ bench: $(READY) ## measure speed against its goals (also in benchmarks/results.j
 	$(BIN)/python -m benchmarks.checkpoint
 	$(BIN)/python -m benchmarks.report
 
-docs: $(READY) ## write the generated tables of docs/
+docs: $(READY) ## write the generated parts of docs/ and build the site: site/index.html
 	$(BIN)/python scripts/write_docs.py
+	$(BIN)/python scripts/stage_docs.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 lock: ## update requirements.lock from the ranges in pyproject.toml
 	./scripts/lock $(PYTHON)
 
 clean: ## remove .venv and caches, but not runs/
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -23,7 +23,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import resources, sections
+from benchmarks import resources, sections, stable_baselines
 from benchmarks.sections import QUICK, Findings, Scale
 
 SECTIONS = {
@@ -41,6 +41,7 @@ SECTIONS = {
         resources.evaluation,
         resources.start_up,
         resources.parallel_runs,
+        stable_baselines.stable_baselines3,
     )
 }
 

@@ -1,24 +1,32 @@
 """Write the generated parts of docs/: fields from the schema, metrics from the registry, commands from their parsers.
 
 make docs        # or: python scripts/write_docs.py
+
+Tests compare the files with `pages` and `PICTURES`.
 """
 
 import re
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from analysis.figures.curves import draw_study
+from analysis.figures.palette import styles
+from analysis.figures.panels import settings
+from analysis.figures.tables import read_table
 from meanq.cli import COMMANDS, command_module
 from meanq.config.reference import GROUPS, OPTIONS, group_choices, sections
+from meanq.config.schema import CONFIG_DIR
 from meanq.metrics.registry import METRICS
 
-DOCS = Path(__file__).parents[1] / "docs"
-FIELDS, ANALYSIS, WANDB = (DOCS / f"{name}.md" for name in ("fields", "analysis", "wandb"))
-COMMANDS_PAGE = DOCS / "commands.md"
+PROJECT = Path(__file__).parents[1]
+DOCS = PROJECT / "docs"
+STUDY = PROJECT / "ablations" / "results" / "target_network" / "figures" / "study.csv"
 COMMANDS_INTRODUCTION = """\
 # Commands
 
@@ -101,7 +109,16 @@ def table_of_mirrors() -> str:
     return markdown(("name", "what", "from"), rows)
 
 
-TABLES = {"metrics": table_of_metrics, "mirrors": table_of_mirrors}
+def table_of_algorithms() -> str:
+    """The algorithms, each with the comment at the top of its file."""
+    rows = []
+    for path in sorted((CONFIG_DIR / "algo").glob("[a-z]*.yaml")):
+        comment = takewhile(lambda line: line.startswith("#"), path.read_text().splitlines())
+        rows.append((f"`{path.stem}`", " ".join(line.removeprefix("#").strip() for line in comment)))
+    return markdown(("algorithm", "what it is"), rows)
+
+
+TABLES = {"metrics": table_of_metrics, "mirrors": table_of_mirrors, "algorithms": table_of_algorithms}
 
 
 def with_tables(text: str) -> str:
@@ -119,12 +136,31 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(lines).replace("*", "\\*")
 
 
+def pages() -> dict[Path, str]:
+    """The pages that are generated, or have generated tables."""
+    written = {DOCS / "fields.md": fields_page(), DOCS / "commands.md": commands_page()}
+    others = {path: path.read_text() for path in sorted(DOCS.glob("*.md")) if path not in written}
+    return written | {path: with_tables(text) for path, text in others.items() if "<!-- end -->" in text}
+
+
+def draw_asterix(path: Path) -> None:
+    """README's figure: return and bias of the study target_network on MinAtar Asterix, from its kept table."""
+    table = read_table(STUDY)
+    rows = table[(table["env"] == "minatar_asterix") & table["metric"].isin(["return", "bias_clipped"])]
+    with settings():
+        figure, _ = draw_study(rows, styles(sorted(set(rows["label"]))))
+        figure.savefig(path, metadata={"Date": None, "Title": "Return and bias in MinAtar Asterix"})
+
+
+PICTURES = {DOCS / "images" / "asterix.svg": draw_asterix}
+
+
 def main() -> None:
     """Write the files."""
-    FIELDS.write_text(fields_page())
-    COMMANDS_PAGE.write_text(commands_page())
-    for path in (ANALYSIS, WANDB):
-        path.write_text(with_tables(path.read_text()))
+    for path, text in pages().items():
+        path.write_text(text)
+    for path, draw in PICTURES.items():
+        draw(path)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""--help and docs/fields.md list every choice and every field, from the schema."""
+"""--help and docs/ list every choice, field, command and metric, from the code."""
 
 import sys
 from dataclasses import is_dataclass
+from pathlib import Path
 
 import pytest
 
@@ -12,12 +13,18 @@ from meanq.config.schema import CONFIG_DIR
 from scripts import write_docs
 
 
-def test_the_document_is_up_to_date() -> None:
-    assert write_docs.FIELDS.read_text() == write_docs.fields_page(), "make docs"
+def test_generated_pages_are_up_to_date() -> None:
+    written = write_docs.pages()
+    assert {"fields.md", "commands.md", "metrics.md", "algorithms.md", "wandb.md"} <= {path.name for path in written}
+    stale = [path.name for path, text in written.items() if path.read_text() != text]
+    assert not stale, "python scripts/write_docs.py"
 
 
-def test_the_page_of_commands_is_up_to_date() -> None:
-    assert write_docs.COMMANDS_PAGE.read_text() == write_docs.commands_page(), "make docs"
+@pytest.mark.parametrize("name", [path.name for path in write_docs.PICTURES])
+def test_generated_pictures_are_up_to_date(name: str, tmp_path: Path) -> None:
+    (path,) = (path for path in write_docs.PICTURES if path.name == name)
+    write_docs.PICTURES[path](tmp_path / name)
+    assert (tmp_path / name).read_bytes() == path.read_bytes(), "python scripts/write_docs.py"
 
 
 @pytest.mark.parametrize("option", ["--help", "-h"])

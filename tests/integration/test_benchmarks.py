@@ -25,4 +25,5 @@ def test_quick_benchmark_has_a_row_for_every_goal(tmp_path: Path, capsys: pytest
         assert row["how"]
     assert f"of {len(GOALS)} goals are met, 2 were not measured" in printed.out
     titles = " ".join(table["title"] for table in results["tables"])
-    assert all(what in titles for what in ("per learner step", "Replay: ms per update", "Parallel runs"))
+    shown = ("per learner step", "Replay: ms per update", "Parallel runs", "against stable-baselines3")
+    assert all(what in titles for what in shown)

@@ -1,4 +1,4 @@
-"""The command line as a user has it: processes, terminals, interrupts, launchers, and the README's own commands."""
+"""The command line as a user has it: processes, terminals, interrupts, launchers, and what make runs."""
 
 import json
 import os
@@ -35,59 +35,6 @@ def run(*arguments: str, cwd: Path, **options) -> subprocess.CompletedProcess[st
 def states(root: Path) -> dict[str, str]:
     found = root.rglob("status.json")
     return {str(path.parent.relative_to(root)): json.loads(path.read_text())["state"] for path in found}
-
-
-def readme_commands() -> list[str]:
-    text = (PROJECT / "README.md").read_text()
-    blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
-    commands = [line for block in blocks for line in block.splitlines() if line.startswith("python -m meanq.run")]
-    return [command for command in commands if "launcher=slurm" not in command]  # test_slurm.py has that one
-
-
-def readme_files(directory: Path) -> None:
-    """Write the files that the README shows, under the names it gives them."""
-    text = (PROJECT / "README.md").read_text()
-    for name, body in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL):
-        (directory / name).write_text(body)
-
-
-@pytest.mark.parametrize("command", readme_commands())
-def test_a_command_of_the_readme(command: str, tmp_path: Path) -> None:
-    """As written, with fewer steps and seeds: only what makes it long is changed."""
-    readme_files(tmp_path)
-    arguments = shlex.split(command)[3:]
-    if "--cfg" in arguments:
-        result = run(*arguments, cwd=tmp_path)
-        assert result.returncode == 0 and "learning_rate: 6.25e-05" in result.stdout
-        assert "${" not in result.stdout, "values, not references to values"
-        return
-    if "--dry-run" in arguments:
-        result = run(*arguments, cwd=tmp_path)
-        assert result.returncode == 0 and re.search(r"90 runs .* roughly \d+ h ", result.stdout), result.stderr
-        assert not (tmp_path / "runs").exists()
-        return
-    arguments = ["seed=0-1" if a == "seed=0-4" else a for a in arguments if not a.startswith("total_steps")]
-    is_study = any(a.startswith("+study=") for a in arguments)
-    arguments += ["seed=0"] if is_study else []
-    tiny = [t for t in TINY if t.split("=")[0] not in {a.split("=")[0] for a in arguments}]
-    kind = "atari" if "env=seaquest" in arguments else "minatar"
-    own = any(a.startswith(("env=chain", "env=gymnasium", "env=custom")) for a in arguments)
-    if any(a.startswith("algo=dqn,") for a in arguments) or "algo=avg_dqn" in arguments or is_study:
-        tiny = [t for t in tiny if not t.startswith("algo.ensemble_size")]
-    result = run(*arguments, *tiny, *([] if own else [SHORT_GAMES[kind]]), cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    found = states(tmp_path / "runs")
-    expected = 6 * 3 if is_study else 1
-    for argument in arguments:
-        expected *= len(argument.partition("=")[2].split(",")) if "-m" in arguments else 1
-        expected *= 2 if argument == "seed=0-1" else 1
-    assert len(found) == expected and set(found.values()) == {"finished"}
-    assert result.stdout.count("finished") >= 1 and "\x1b[" not in result.stdout
-
-
-def test_the_readme_has_its_commands() -> None:
-    assert len(readme_commands()) >= 8
-    assert "@@" not in (PROJECT / "README.md").read_text(), "real output is pasted"
 
 
 def make_commands(*arguments: str) -> list[list[str]]:

@@ -13,9 +13,26 @@ from meanq.cli import COMMANDS
 
 PROJECT = Path(__file__).parents[2]
 SWEEP = (
-    *("-m", "algo=dqn,meanq", "env=chain", "seed=0-1", "total_steps=150", "algo.first_update=100"),
-    *("evaluation.episodes=2", "probe.states=2", "threads=1", "hydra/launcher=local", "hydra.launcher.jobs=1"),
+    *("-m", "algo=dqn,meanq", "env=minatar/breakout", "seed=0-1", "total_steps=150", "algo.first_update=100"),
+    *("evaluation.episodes=2", "probe.states=2", "env.options.max_steps=30", "threads=1"),
+    *("hydra/launcher=local", "hydra.launcher.jobs=1"),
 )
+# Every command with arguments, and what it prints; files that it writes are those after --out.
+ARGUMENTS = {
+    "run": ("-m +study=target_network scale=minatar --dry-run", "target_network"),
+    "status": ("", "4 finished"),
+    "report": ("runs --out page", "page/index.html: 4 runs"),
+    "figures": ("runs --out figures", "figures/study.svg"),
+    "metrics": ("runs", "env,label,"),
+    "aggregate": ("runs", "meanq"),
+    "findings": ("runs", "F1"),
+    "compare": ("--paper-only", "above in 16/26"),
+    "evaluate": ("runs", "meanq"),
+    "results": ("runs --out kept", "kept/README.md"),
+    "video": ("RUN --out play.gif", "play.gif"),
+    "upload": ("runs --mode offline", "seed_1: "),
+    "dashboard": ("--entity me --json", "bias"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -61,16 +78,17 @@ def test_a_sweep_and_what_reads_its_runs(binaries: Path, users_directory: Path) 
     package = Path(where.split()[0]).parent
     assert (package / "py.typed").is_file()
     run(meanq, *SWEEP, at=at)
-    assert len(list((at / "runs").rglob("weights.safetensors"))) == 4
-    assert "4 finished" in run(meanq, "status", at=at)
+    trained = [path.parent for path in (at / "runs").rglob("weights.safetensors")]
+    assert len(trained) == 4
+    assert set(ARGUMENTS) == set(COMMANDS), "every command is tried"
+    for command, (arguments, expected) in ARGUMENTS.items():
+        words = [str(trained[0]) if word == "RUN" else word for word in arguments.split()]
+        assert expected in run(meanq, command, *words, at=at), command
+        assert "--out" not in words or (at / words[words.index("--out") + 1]).exists()
     assert "4 finished" in run(python, "-m", "meanq.status", at=at)
-    run(meanq, "report", "runs", at=at)
-    assert (at / "runs" / "report" / "index.html").stat().st_size > 100_000
     table = run(meanq, "metrics", "runs", at=at)
-    assert table.startswith("env,") and table == run(python, "-m", "meanq.analysis.metrics", "runs", at=at)
+    assert table == run(python, "-m", "meanq.analysis.metrics", "runs", at=at)
     assert table == run(python, "-m", "meanq", "metrics", "runs", at=at)
-    plan = run(meanq, "run", "-m", "+study=target_network", "scale=minatar", "--dry-run", at=at)
-    assert "target_network" in plan
 
 
 @pytest.mark.parametrize("command", COMMANDS)

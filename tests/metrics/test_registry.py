@@ -116,7 +116,7 @@ def test_entries_are_whole() -> None:
     assert [name for name in columns if diagnostic_columns().fullmatch(name)] == columns[:3]
 
 
-@pytest.mark.parametrize("name", ["analysis.md", "wandb.md"])
+@pytest.mark.parametrize("name", ["metrics.md", "wandb.md"])
 def test_the_documentation_has_the_tables_of_the_registry(name: str) -> None:
     text = (DOCS / name).read_text()
     assert re.search(r"<!-- (metrics|mirrors) -->\n\|", text)
