@@ -1,20 +1,23 @@
-"""Write the generated parts of docs/: fields from the schema, metrics from the registry, commands from their parsers.
+"""Write the generated parts of docs/: fields, metrics, commands, the Python API, from the code.
 
 make docs        # or: python scripts/write_docs.py
 
 Tests compare the files with `pages` and `PICTURES`.
 """
 
+import inspect
 import re
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import meanq
 from analysis.figures.curves import draw_study
 from analysis.figures.palette import styles
 from analysis.figures.panels import settings
@@ -33,6 +36,11 @@ COMMANDS_INTRODUCTION = """\
 Written by `make docs` from the commands' own parsers; `meanq COMMAND --help` prints the same. Without a command, the
 arguments are those of `run`: `meanq -m algo=dqn,meanq` is `meanq run -m algo=dqn,meanq`. In a checkout
 `python -m analysis.report` and the like work as well, and from the installed package `python -m meanq.analysis.report`.
+"""
+API_INTRODUCTION = """\
+# Python API
+
+Written by `make docs` from the docstrings of `meanq/api.py`. [From Python](python.md) shows it in use.
 """
 INTRODUCTION = """\
 # Groups and fields
@@ -92,6 +100,28 @@ def commands_page() -> str:
     return "\n".join(parts)
 
 
+def api_page() -> str:
+    """docs/api.md."""
+    parts = [API_INTRODUCTION]
+    for name in sorted(meanq.__all__, key=lambda name: (name[0].isupper(), name)):
+        thing = getattr(meanq, name)
+        parts.append(f"## meanq.{name}\n\n{described(name, thing)}")
+        for member, value in vars(thing).items() if inspect.isclass(thing) else ():
+            if not member.startswith("_") and inspect.getdoc(value):
+                parts.append(f"### {name}.{member}\n\n{described(member, value)}")
+    return "\n".join(parts)
+
+
+def described(name: str, thing: Any) -> str:
+    """The signature, if there is one, and the docstring."""
+    parts = f"{inspect.getdoc(thing)}\n".split("`")  # every second one is code
+    text = "`".join(p if i % 2 else p.replace("<", "&lt;").replace("*", r"\*") for i, p in enumerate(parts))
+    if not inspect.isfunction(thing):
+        return text
+    signature = str(inspect.signature(thing)).replace("'", "").replace("self, ", "").replace("self", "")
+    return f"```python\n{name}{signature}\n```\n\n{text}"
+
+
 def table_of_metrics() -> str:
     """The metrics of `python -m analysis.metrics`."""
     rows = [
@@ -138,7 +168,8 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def pages() -> dict[Path, str]:
     """The pages that are generated, or have generated tables."""
-    written = {DOCS / "fields.md": fields_page(), DOCS / "commands.md": commands_page()}
+    makers = {"fields": fields_page, "commands": commands_page, "api": api_page}
+    written = {DOCS / f"{name}.md": make() for name, make in makers.items()}
     others = {path: path.read_text() for path in sorted(DOCS.glob("*.md")) if path not in written}
     return written | {path: with_tables(text) for path, text in others.items() if "<!-- end -->" in text}
 

@@ -15,7 +15,9 @@ from scripts import write_docs
 
 def test_generated_pages_are_up_to_date() -> None:
     written = write_docs.pages()
-    assert {"fields.md", "commands.md", "metrics.md", "algorithms.md", "wandb.md"} <= {path.name for path in written}
+    assert {"fields.md", "commands.md", "api.md", "metrics.md", "algorithms.md", "wandb.md"} <= {
+        path.name for path in written
+    }
     stale = [path.name for path, text in written.items() if path.read_text() != text]
     assert not stale, "python scripts/write_docs.py"
 

@@ -31,13 +31,13 @@ NOT_GIVEN = {
     "pip install": "changes the environment",
     "git ": "needs a repository of one's own",
     "eval ": "test_commands.py asks for completions",
-    "nohup ": "the same command without it is given",
+    **dict.fromkeys(("module ", "conda ", "sbatch ", "nohup "), "needs a cluster, or is about the shell"),
     "meanq upload": "needs W&B; tests/integration/test_wandb.py",
     "meanq dashboard --entity my_team": "needs W&B; tests/integration/test_wandb.py",
     "meanq status --watch": "goes on until Ctrl-C",
     "python scripts/": "tests/ has a test of each script",
     "python -m benchmarks": "tests/integration/test_benchmarks.py",
-    "python -m pytest": "this is it",
+    "meanq doctor": "tests/test_doctor.py",
 }
 
 
@@ -77,7 +77,7 @@ def write_files(directory: Path) -> None:
 
 def is_plan(words: list[str]) -> bool:
     """Studies and jobs of a cluster are only planned here; other tests run some of them."""
-    return any(word.startswith("+study=") or word == "hydra/launcher=slurm" for word in words)
+    return any(word.startswith("+study=") or re.match(r"hydra/launcher=(slurm|scavenge)", word) for word in words)
 
 
 def shorter(words: list[str]) -> list[str]:

@@ -141,10 +141,10 @@ def test_the_commands_of_the_documentation_name_runs_and_a_launcher(
 ) -> None:
     write_launchers(tmp_path)
     monkeypatch.chdir(tmp_path)
-    lines = {line for block in documentation("bash") for line in block.splitlines() if "meanq.run" in line}
+    lines = {line for block in documentation("bash") for line in block.splitlines() if "meanq run" in line}
     assert len(lines) == 6
     for line in lines:
-        found = plan(line.partition("meanq.run ")[2].split())
+        found = plan(line.partition("meanq run ")[2].split())
         assert found is not None and found.launcher in ("slurm", "local", "scavenge") and len(found.configs) == 10
 
 
