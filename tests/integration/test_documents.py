@@ -31,13 +31,13 @@ NOT_GIVEN = {
     "pip install": "changes the environment",
     "git ": "needs a repository of one's own",
     "eval ": "test_commands.py asks for completions",
-    **dict.fromkeys(("module ", "conda ", "sbatch ", "nohup "), "needs a cluster, or is about the shell"),
+    **dict.fromkeys(("module ", "conda ", "sbatch ", "scontrol ", "nohup "), "needs a cluster, or is about the shell"),
     "meanq upload": "needs W&B; tests/integration/test_wandb.py",
     "meanq dashboard --entity my_team": "needs W&B; tests/integration/test_wandb.py",
     "meanq status --watch": "goes on until Ctrl-C",
     "python scripts/": "tests/ has a test of each script",
     "python -m benchmarks": "tests/integration/test_benchmarks.py",
-    "meanq doctor": "tests/test_doctor.py",
+    "meanq doctor": "tests/launching/test_doctor.py",
 }
 
 

@@ -31,6 +31,7 @@ ARGUMENTS = {
     "results": ("runs --out kept", "kept/README.md"),
     "video": ("RUN --out play.gif", "play.gif"),
     "upload": ("runs --mode offline", "seed_1: "),
+    "doctor": ("", "torch"),
     "dashboard": ("--entity me --json", "bias"),
 }
 
