@@ -2,17 +2,23 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import meanq
+from meanq import api
 from meanq.rundir import layout
+from meanq.rundir.frames import probe_frame
+from meanq.rundir.reader import Probes
+from tests.short_runs import SHORT
 
 PROJECT = Path(__file__).parents[1]
 OLD = PROJECT / "tests" / "data" / "old_runs"
@@ -135,6 +141,15 @@ def test_probes_are_tidy_too(root: Path) -> None:
         assert row["true_q"] == run.probes.true_q[2, 1]
 
 
+def test_probes_have_the_exact_value_of_the_policy_where_it_is_known() -> None:
+    q, exact = np.arange(24.0).reshape(2, 3, 2, 2), np.arange(6.0).reshape(2, 3)
+    frame = probe_frame(Probes(np.array([0, 50]), q, None, exact))
+    assert "true_q" not in frame and len(frame) == 24
+    assert frame.query("step == 50 and state == 1")["policy_value"].tolist() == [exact[1, 1]] * 4
+    row = frame.query("step == 50 and state == 1 and member == 1 and action == 0")
+    assert row["q"].item() == q[1, 1, 1, 0]
+
+
 def test_train_returns_a_finished_run_as_it_is(root: Path, run: meanq.Run) -> None:
     before = {path: path.stat().st_mtime_ns for path in run.directory.iterdir()}
     again = meanq.train([*TINY, "label=five", f"root={root}"])
@@ -215,3 +230,21 @@ def test_a_run_without_weights_has_tables_but_no_agent(root: Path, tmp_path: Pat
     assert run.state == "interrupted" and len(run.evaluations) == 6
     with pytest.raises(meanq.RunError, match="nothing yet that could play"):
         run.agent  # noqa: B018
+
+
+def test_the_examples_of_the_documentation_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its blocks in their order, with training made short."""
+
+    def short(overrides: list[str], **options: bool) -> meanq.Run:
+        label = overrides[0].replace("algo=", "label=")
+        rest = (override for override in SHORT if not override.startswith("env="))
+        return train([*rest, *overrides, label], **{**options, "quiet": True})
+
+    train = meanq.train
+    monkeypatch.setattr(api, "train", short)
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall("```python\n(.*?)```", (PROJECT / "docs" / "python.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(block, names)
+    assert len(blocks) == 4 and len(names["runs"]) == 3 and len(names["frame"]) == 2 * 2

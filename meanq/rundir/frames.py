@@ -36,7 +36,10 @@ def read_frame(path: Path, columns: Sequence[str] = (), also: re.Pattern[str] | 
 
 
 def probe_frame(probes: reader.Probes | None) -> pd.DataFrame:
-    """One row per step, probe state, member and action: its value `q`, and `true_q` where that is known."""
+    """One row per step, probe state, member and action: its value `q`.
+
+    Where they are known, also `true_q` and the exact `policy_value` of the greedy policy in that state.
+    """
     names = ["step", "state", "member", "action"]
     if probes is None:
         return pd.DataFrame(columns=[*names, "q"], dtype=float).astype(dict.fromkeys(names, int))
@@ -45,4 +48,6 @@ def probe_frame(probes: reader.Probes | None) -> pd.DataFrame:
     columns["q"] = probes.q.ravel().astype(float)
     if probes.true_q is not None:
         columns["true_q"] = probes.true_q[columns["state"], columns["action"]].astype(float)
+    if probes.policy_value is not None:
+        columns["policy_value"] = probes.policy_value[indices[0], indices[1]].astype(float)
     return pd.DataFrame(columns)

@@ -51,6 +51,7 @@ def test_seeds_are_written_as_ranges(seeds: list[int], text: str) -> None:
 
 
 def test_options_may_stand_anywhere() -> None:
+    assert hydra_arguments(["label=a=1", "--cfg", "job"])[-1] == "label='a=1'"
     assert hydra_arguments(["algo=dqn", "-m", "seed=0-1"]) == ["-m", "algo=dqn", "seed=0,1"]
     assert hydra_arguments(["env=hero", "--cfg", "job", "algo=dqn"]) == [
         "--cfg",
