@@ -17,7 +17,9 @@ import numpy as np
 import pandas as pd
 
 from .console import command, make_parser, say
-from .runs import AnalysisError, Run, RunSet, named_labels, read_runs
+from .labels import find_label, find_labels, short_labels
+from .notes import all_notes
+from .runs import AnalysisError, Run, RunSet, read_runs
 
 REPETITIONS = 2000  # of the bootstrap
 PERCENTILES = [2.5, 97.5]
@@ -39,10 +41,7 @@ class Scores:
 
 def collect(found: RunSet, at: int | None = None, labels: Sequence[str] | None = None) -> Scores:
     """The scores at a step; AnalysisError if no game has all the labels."""
-    wanted = list(labels) if labels else found.labels
-    unknown = sorted(set(wanted) - set(found.labels))
-    if unknown:
-        raise AnalysisError(f"no runs with label {', '.join(unknown)}; there are {', '.join(found.labels)}")
+    wanted = [find_label(label, found.labels, "--labels") for label in labels] if labels else found.labels
     notes: list[str] = []
     steps: dict[str, int] = {}
     by_env: dict[str, dict[str, list[float]]] = {}
@@ -174,20 +173,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser("aggregate", __doc__)
     parser.add_argument("runs", type=Path, nargs="+", help="directories with runs anywhere below")
     parser.add_argument("--at", type=int, metavar="STEP", help="the step of the scores; otherwise the end of the runs")
-    parser.add_argument("--labels", default="", help="which ones, e.g. dqn,meanq; otherwise all")
+    parser.add_argument(
+        "--labels",
+        default="",
+        help="which ones, e.g. dqn,meanq; otherwise all. The part of a label that tells it apart is enough",
+    )
     options = parser.parse_args(arguments)
     found = read_runs(options.runs)
-    scores = collect(found, options.at, named_labels(options.labels))
-    say([*found.messages(), *scores.notes])
+    scores = collect(found, options.at, find_labels(options.labels, found.labels))
+    say(all_notes(found, scores.notes))
+    names = short_labels(found.labels)
     steps = ", ".join(f"{env} ({step})" for env, step in scores.steps.items())
     print(f"Normalised returns in {len(scores.envs)} games (step): {steps}; intervals: 95%")
-    print(_show(aggregates(scores)))
+    print(_show(aggregates(scores), names))
     if len(scores.matrices) > 1:
         print("\nProbability that a run of `label` is above one of `other`")
-        print(_show(improvements(scores)))
+        print(_show(improvements(scores), names))
 
 
-def _show(table: pd.DataFrame) -> str:
+def _show(table: pd.DataFrame, names: Mapping[str, str]) -> str:
+    for column in {"label", "other"} & set(table):
+        table = table.assign(**{column: table[column].map(names)})
     return table.to_string(index=False, float_format="{:.3f}".format, na_rep="")
 
 

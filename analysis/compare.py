@@ -21,6 +21,8 @@ import pandas as pd
 
 from .aggregate import scores_at
 from .console import command, make_parser, say
+from .labels import short_labels
+from .notes import all_notes
 from .paper.tables import HORIZONS, INTERACTIONS, PaperTable, as_text, paper_table, standing
 from .runs import AnalysisError, RunSet, read_runs
 
@@ -127,11 +129,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table, found = paper_table(options.at), read_runs(options.runs)
     notes: list[str] = []
     of_runs = run_scores(found, table, notes)
-    say([*found.messages(), *notes])
+    say(all_notes(found, notes))
     if not of_runs:
         seen = sorted({run.last_evaluation for run in found.runs if run.env in table.scores.index})
         hint = f"; their last is at {', '.join(map(str, seen))}" if seen else ""
         raise AnalysisError(f"no run has a score at step {step} of a game in the paper's table{hint}")
+    names = short_labels(found.labels)
+    of_runs = {(game, names[label]): values for (game, label), values in of_runs.items()}
     scores = by_game(table, of_runs)
     shown = scores.map("{:.1f}".format, na_action="ignore").fillna("")
     for (game, label), values in of_runs.items():

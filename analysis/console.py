@@ -1,6 +1,7 @@
 """What the commands of analysis share: messages, errors and output files."""
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,11 @@ def say(messages: Iterable[str]) -> None:
     """Print to stderr, so that a table on stdout stays a table."""
     for message in messages:
         print(f"analysis: {message}", file=sys.stderr)
+
+
+def default_directory(path: Path, name: str) -> Path:
+    """A directory of this name below a study; beside a run, because a run's directory is its own."""
+    return (path.parent if re.fullmatch(r"seed_\d+", path.resolve().name) else path) / name
 
 
 @contextmanager

@@ -24,6 +24,8 @@ import numpy as np
 import pandas as pd
 
 from .console import command, make_parser, say, write_out
+from .labels import short_labels
+from .notes import all_notes
 from .runs import AnalysisError, Run, read_runs
 
 if TYPE_CHECKING:
@@ -117,9 +119,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             notes.append(f"{run.env}, {run.label}, seed {run.seed}: left out: {error}")
     if not rows:
         raise AnalysisError("; ".join(notes))
-    say([*found.messages(), *notes])
+    say(all_notes(found, notes))
     table = pd.DataFrame(rows)
-    print(table.to_string(index=False, float_format=lambda value: f"{value:.1f}", na_rep=""))
+    shown = table.assign(label=table["label"].map(short_labels(found.labels)))
+    print(shown.to_string(index=False, float_format=lambda value: f"{value:.1f}", na_rep=""))
     if options.out is not None:
         write_out(options.out, table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
 

@@ -1,6 +1,7 @@
 """95% intervals over runs: Student's of a mean, and the jackknife's of what the members of an ensemble share."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,11 +12,16 @@ LEAST_RUNS = 3  # of the jackknife: with one left out, two must be there to diff
 
 def student_interval(numbers: np.ndarray) -> tuple[float, float]:
     """Of the mean of 2 numbers or more."""
+    mean, error = numbers.mean(), numbers.std(ddof=1) / np.sqrt(len(numbers))
+    reach = student_reach(len(numbers) - 1) * error
+    return float(mean - reach), float(mean + reach)
+
+
+def student_reach(freedom: Any) -> Any:
+    """How many standard errors a 95% interval reaches to each side, by the degrees of freedom; NaN for 0."""
     from scipy.special import stdtrit  # scipy.stats takes six times as long to import
 
-    mean, error = numbers.mean(), numbers.std(ddof=1) / np.sqrt(len(numbers))
-    reach = stdtrit(len(numbers) - 1, 0.975) * error
-    return float(mean - reach), float(mean + reach)
+    return stdtrit(freedom, 0.975)
 
 
 def clearly_positive(scores: np.ndarray) -> bool:

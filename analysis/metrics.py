@@ -2,16 +2,16 @@
 
     meanq metrics runs/target_network --out metrics.csv
 
-Columns: env, label, scope, seed, group, step, metric, value, std, n. Rows of a scope hold numbers of one kind:
+Columns: env, label, scope, seed, group, step, metric, value, std, ci, n. Rows of a scope hold numbers of one kind:
 
 run         a number of one run, `seed`: the mean over the evaluation's n episodes (or n = 1 number of the run).
 group       a statistic of the n runs of a group, `group`. Runs in the order of their seeds are split into groups of 5:
             0, 1, ... What is left over when the number of runs is no multiple of 5 is left out, because the expected
             std and gap depend on the number of runs. Fewer than 5 runs are one group. A group needs 2 runs.
 over_runs   one number of a label: the mean over its n runs that have a number at this step (or over its n groups), and
-            in `std` the standard deviation over them (with n - 1; empty for one). Of what a run has once, at its last
-            step, there is a mean only if every run has it. Metrics over runs are unbiased estimates from all n runs at
-            once, without a std.
+            in `std` the standard deviation over them (with n - 1; empty for one). The 95% interval of the mean
+            (Student's) is value - ci to value + ci. Of what a run has once, at its last step, there is a mean only if
+            every run has it. Metrics over runs are unbiased estimates from all n runs at once, without a std.
 
 So, of one metric, the means over runs as a table of steps and labels, and the runs themselves:
 
@@ -39,10 +39,11 @@ from meanq.metrics import registry
 from meanq.metrics.definitions import BIASES, DEFAULT_BIAS, Decomposition, steps_to_reference
 
 from .console import command, make_parser, say, write_out
-from .intervals import clearly_positive
+from .intervals import clearly_positive, student_reach
+from .notes import all_notes
 from .runs import AnalysisError, Run, RunSet, read_runs
 
-COLUMNS = ["env", "label", "scope", "seed", "group", "step", "metric", "value", "std", "n"]
+COLUMNS = ["env", "label", "scope", "seed", "group", "step", "metric", "value", "std", "ci", "n"]
 SCOPES = RUN, GROUP, OVER = "run", "group", "over_runs"  # of rows
 GROUP_SIZE = 5
 NAN = float("nan")
@@ -62,21 +63,28 @@ def compute(found: RunSet, biases: Iterable[str] = tuple(BIASES)) -> Metrics:
     """Every metric of every group of runs; of the kinds of bias, these."""
     left_out = {f"bias_{kind}" for kind in BIASES} - {f"bias_{kind}" for kind in biases}
     rows: list[dict[str, Any]] = []
-    notes = []
+    notes: list[str] = []
     for (env, label), runs in found.groups().items():
         groups = split(runs)
         of_label = [*_per_run(runs, left_out), *_per_group(groups), *_over_runs(runs)]
         rows += [{"env": env, "label": label, **row} for row in of_label]
+        notes += _about_sizes(env, label, of_label, runs)
         left_over = len(runs) - sum(map(len, groups))
         if left_over:
             notes.append(f"{env}, {label}: {left_over} of {len(runs)} runs are in no group of {GROUP_SIZE}")
-    table = as_table(rows)
+    table = with_intervals(as_table(rows))
     return Metrics(table, [*_about_groups(table[table["scope"] == GROUP]), *notes])
 
 
 def as_table(rows: Sequence[Mapping[str, Any]] | pd.DataFrame) -> pd.DataFrame:
     """Rows with all columns; seeds and groups are integers, also where some are empty."""
-    return pd.DataFrame(rows, columns=COLUMNS).astype({"seed": "Int64", "group": "Int64", "std": float})
+    return pd.DataFrame(rows, columns=COLUMNS).astype({"seed": "Int64", "group": "Int64", "std": float, "ci": float})
+
+
+def with_intervals(table: pd.DataFrame, which: pd.Series | None = None) -> pd.DataFrame:
+    """The table with `ci` of the rows that have a std, or of some of them."""
+    reach = student_reach(np.maximum(table["n"].to_numpy(float) - 1, 1)) * table["std"] / np.sqrt(table["n"])
+    return table.assign(ci=reach if which is None else reach.where(which))
 
 
 def _about_groups(rows: pd.DataFrame) -> Iterator[str]:
@@ -93,6 +101,15 @@ def _about_groups(rows: pd.DataFrame) -> Iterator[str]:
         if len(sizes) > 1:
             why = "std and gap grow with the number of runs, so at the last probes they are not comparable"
             yield f"{env}: {why} between {'; '.join(sizes)}"
+
+
+def _about_sizes(env: str, label: str, rows: Iterable[Mapping[str, Any]], runs: Sequence[Run]) -> Iterator[str]:
+    """Note effective sizes above the number of members."""
+    members = max((run.probes.q.shape[2] for run in runs if run.probes is not None), default=1)
+    sizes = [row["value"] for row in rows if row["metric"] in ("effective_size", "effective_size_true")]
+    if any(size > members for size in sizes):
+        why = "at some probes, where the estimated correlation is below zero: by chance if runs are few"
+        yield f"{env}, {label}: effective size above the number of members {why}"
 
 
 def split(runs: Sequence[Run]) -> list[list[Run]]:
@@ -246,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     found = read_runs(options.runs)
     metrics = compute(found, BIASES if options.bias == "all" else [options.bias])
-    say([*found.messages(), *metrics.notes])
+    say(all_notes(found, metrics.notes))
     text = metrics.table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
     if options.out is None:
         sys.stdout.write(text)

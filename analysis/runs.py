@@ -8,7 +8,6 @@ fields that differ become part of the label: `dqn {algo.learning_rate=0.001}`. D
 averaged together. The files themselves are read by meanq.rundir.reader, which executes nothing.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -131,6 +130,14 @@ class RunSet:
         """The runs of a label in an environment, ordered by seed."""
         return self.groups().get((env, label), [])
 
+    def only(self, labels: Sequence[str]) -> "RunSet":
+        """The runs of some labels, and what is said about them or about no label."""
+        others = set(self.labels) - set(labels)
+        notes = [
+            note for note in self.notes if not any(f", {label}:" in note or f", {label}," in note for label in others)
+        ]
+        return RunSet([run for run in self.runs if run.label in labels], self.problems, notes)
+
     def messages(self) -> list[str]:
         """Every problem and note, one line each."""
         return [f"skipped {problem}" for problem in self.problems] + self.notes
@@ -178,11 +185,6 @@ def read_runs(paths: Sequence[Path | str]) -> RunSet:
     notes += [note for run in found.runs for note in _about_run(run)]
     notes += [*_missing_seeds(found), *_unlike(found)]
     return found
-
-
-def named_labels(text: str) -> list[str]:
-    """Split a comma-separated list of labels; commas within braces belong to a label."""
-    return re.findall(r"[^,{]+(?:\{[^}]*\})?", text)
 
 
 def differing_fields(configs: Sequence[Mapping[str, Any]]) -> list[str]:

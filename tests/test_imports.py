@@ -26,7 +26,7 @@ RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
 # The same for analysis/.
 ANALYSIS = (
     ("runs", "intervals"),
-    ("console",),
+    ("console", "labels", "notes"),
     ("metrics", "aggregate", "findings", "paper", "playing"),
     ("figures", "late"),
     ("compare", "evaluate", "video"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,9 @@ from matplotlib.figure import Figure
 from .. import aggregate
 from ..metrics import Metrics
 from ..runs import RunSet
+from . import form as forms
 from . import panels
+from .form import Form
 from .palette import Looks, Style, order
 from .tables import Curve, need, number_of_runs
 
@@ -60,11 +63,11 @@ def pairs_to_compare(labels: Sequence[str]) -> list[tuple[str, str]]:
     return [(first, other) for other in ordered if other != first]
 
 
-def draw_aggregates(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
+def draw_aggregates(table: pd.DataFrame, looks: Looks, form: Form = forms.DEFAULT) -> tuple[Figure, str]:
     """A panel per aggregate, a line per label."""
     labels = [label for label in looks if label in set(table["label"])]
     names = [looks[label].name for label in labels]
-    figure, axes = list_of_lines(names, list(AGGREGATES.values()))
+    figure, axes = list_of_lines(names, list(AGGREGATES.values()), form=form)
     for metric, axis in zip(AGGREGATES, axes, strict=True):
         rows = table[table["metric"] == metric].set_index("label").loc[labels]
         _draw_intervals(axis, rows, [looks[label] for label in labels])
@@ -78,15 +81,16 @@ def draw_aggregates(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
     )
 
 
-def draw_profiles(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
+def draw_profiles(table: pd.DataFrame, looks: Looks, form: Form = forms.DEFAULT) -> tuple[Figure, str]:
     """A line per label."""
     shown = {label: style for label, style in looks.items() if label in set(table["label"])}
-    figure, (axis,) = panels.sheet(1, 1, list(shown.values()))
+    figure, (axis,) = panels.sheet(1, 1, list(shown.values()), form=form)
     curves = []
     for label, style in shown.items():
         rows = table[table["label"] == label]
         x, value, low, high = rows[["threshold", "value", "low", "high"]].to_numpy(float).T
-        axis.fill_between(x, low, high, **panels.band(style))
+        if form.of(len(shown)).has_band:
+            axis.fill_between(x, low, high, **panels.band(style))
         curves.append((style, Curve(x, value, x * np.nan)))
     panels.draw_curves(axis, curves)
     axis.set_xlim(0, float(table["threshold"].max()))
@@ -101,10 +105,10 @@ def draw_profiles(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
     )
 
 
-def draw_improvements(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
+def draw_improvements(table: pd.DataFrame, looks: Looks, form: Form = forms.DEFAULT) -> tuple[Figure, str]:
     """A line per pair."""
     names = [f"{looks[a].name} > {looks[b].name}" for a, b in zip(table["label"], table["other"], strict=True)]
-    figure, (axis,) = list_of_lines(names, [""], panel_width=2.0)
+    figure, (axis,) = list_of_lines(names, [""], panel_width=2.0, form=form)
     axis.axvline(0.5, color="#999999", linewidth=0.8, zorder=1)
     _draw_intervals(axis, table, [looks[label] for label in table["label"]])
     axis.set_xlim(-0.02, 1.02)
@@ -124,13 +128,18 @@ def _draw_intervals(axis: Axes, rows: pd.DataFrame, styles: Sequence[Style]) -> 
 
 
 def list_of_lines(
-    names: Sequence[str], titles: Sequence[str], columns: int | None = None, panel_width: float | None = None
+    names: Sequence[str],
+    titles: Sequence[str],
+    columns: int | None = None,
+    panel_width: float | None = None,
+    form: Form = forms.DEFAULT,
 ) -> tuple[Figure, list[Axes]]:
     """A panel per title, each with a line per name, the first at the top; names are written at the left."""
     columns = columns or len(titles)
     left = max(panels.LEFT, max(map(panels.text_width, names)) + 0.12)
     height = ROW * len(names) + 0.1
-    figure, axes = panels.sheet(len(titles), columns, (), titles, height=height, left=left, panel_width=panel_width)
+    more: dict[str, Any] = {"height": height, "left": left, "panel_width": panel_width, "form": form}
+    figure, axes = panels.sheet(len(titles), columns, (), titles, **more)
     for i, axis in enumerate(axes):
         axis.set_ylim(len(names) - 0.4, -0.6)
         axis.set_yticks(range(len(names)), labels=names if i % columns == 0 else [""] * len(names))

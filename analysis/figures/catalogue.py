@@ -1,9 +1,10 @@
 """Every static figure: its table from runs, and its picture and caption from the table."""
 
+import io
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -12,9 +13,11 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ..labels import say_shared
 from ..metrics import Metrics
 from ..runs import AnalysisError, RunSet
 from . import aggregates, curves, series
+from .form import DEFAULT, Form
 from .palette import Looks, styles
 from .panels import settings
 from .tables import CITED, read_table
@@ -22,7 +25,7 @@ from .tables import CITED, read_table
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure in <name>.svg and <name>.png, and <name>.csv, the table that it shows."""
+    """A figure in <name>.svg or other formats, and <name>.csv, the table that it shows."""
 
     name: str
     title: str
@@ -36,7 +39,7 @@ class Kind:
 
     title: str
     select: Callable[[RunSet, Metrics], pd.DataFrame]
-    draw: Callable[[pd.DataFrame, Looks], tuple["Figure", str]]
+    draw: Callable[[pd.DataFrame, Looks, Form], tuple["Figure", str]]
 
 
 KINDS = {
@@ -52,7 +55,13 @@ KINDS = {
 
 
 def draw_all(
-    found: RunSet, metrics: Metrics, directory: Path, only: Iterable[str] | None = None
+    found: RunSet,
+    metrics: Metrics,
+    directory: Path,
+    only: Iterable[str] | None = None,
+    looks: Looks | None = None,
+    form: Form = DEFAULT,
+    formats: Sequence[str] = ("svg", "png"),
 ) -> tuple[list[Drawn], dict[str, str]]:
     """Draw every figure that the runs have data for; also why there is none of the others, by name."""
     tables, missing = {}, {}
@@ -61,12 +70,18 @@ def draw_all(
             tables[name] = KINDS[name].select(found, metrics)
         except AnalysisError as error:
             missing[name] = str(error)
-    return draw_tables(tables, styles(found.labels), directory), missing
+    return draw_tables(tables, looks or styles(found.labels), directory, form, formats), missing
 
 
-def draw_tables(tables: Mapping[str, pd.DataFrame], looks: Looks, directory: Path, png: bool = True) -> list[Drawn]:
+def draw_tables(
+    tables: Mapping[str, pd.DataFrame],
+    looks: Looks,
+    directory: Path,
+    form: Form = DEFAULT,
+    formats: Sequence[str] = ("svg",),
+) -> list[Drawn]:
     """Several at once where there are several cores: drawing is most of the time that a report takes."""
-    draw = partial(draw_table, looks=looks, directory=directory, png=png)
+    draw = partial(draw_table, looks=looks, directory=directory, form=form, formats=formats)
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1  # elsewhere forking is not safe
     processes = min(len(tables), cores)
     if processes < 2:
@@ -75,19 +90,28 @@ def draw_tables(tables: Mapping[str, pd.DataFrame], looks: Looks, directory: Pat
         return list(pool.map(draw, tables.keys(), tables.values()))
 
 
-def draw_table(name: str, table: pd.DataFrame, looks: Looks, directory: Path, png: bool = True) -> Drawn:
-    """One figure from its table, as SVG and PNG; what is drawn is what the table's file says, digit by digit."""
-    directory.mkdir(parents=True, exist_ok=True)
+def draw_table(
+    name: str, table: pd.DataFrame, looks: Looks, directory: Path, form: Form, formats: Sequence[str]
+) -> Drawn:
+    """One figure from its table, in these formats; what is drawn is what the table's file says, digit by digit."""
     stem, kind = directory / name, KINDS[name]
-    table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.6g", lineterminator="\n")
-    table = read_table(stem.with_suffix(".csv"))
+    text = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    table = read_table(io.StringIO(text))
     with settings():
-        figure, caption = kind.draw(table, looks)
-        about = {"Title": kind.title, "Description": caption}
-        figure.savefig(stem.with_suffix(".svg"), metadata={**about, "Date": None})
-        if png:
-            figure.savefig(stem.with_suffix(".png"), dpi=150, metadata=about)
+        figure, caption = kind.draw(table, looks, form)
+        caption = f"{caption} {say_shared(all_labels({name: table}))}".strip()
+        directory.mkdir(parents=True, exist_ok=True)
+        stem.with_suffix(".csv").write_text(text)
+        for suffix in formats:
+            figure.savefig(stem.with_suffix(f".{suffix}"), dpi=150, metadata=_about(suffix, kind.title, caption))
     return Drawn(name, kind.title, caption, table)
+
+
+def _about(suffix: str, title: str, caption: str) -> dict[str, str | None]:
+    """What a file says about itself; without the time, so that the same table gives the same bytes."""
+    if suffix == "pdf":
+        return {"Title": title, "Subject": caption, "CreationDate": None}
+    return {"Title": title, "Description": caption, **({"Date": None} if suffix == "svg" else {})}
 
 
 def read_tables(directory: Path) -> dict[str, pd.DataFrame]:

@@ -1,9 +1,8 @@
 """Figures of curves: learning curves, and figures with a row per metric and a column per game."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,14 +11,16 @@ from meanq.metrics.registry import METRICS, PER_GROUP, describe, tabulated, titl
 
 from ..metrics import Metrics
 from ..runs import RunSet
+from . import form as forms
 from . import panels, tables
+from .form import BANDS, Form
 from .palette import Looks, Style, cited
-from .tables import AVERAGE, CITED, MOST_GAMES, Curves, need
+from .scales import is_logarithmic, scale_of
+from .tables import AVERAGE, CITED, MOST_GAMES, OVER, Curves, need
 
 STUDY_ROWS = titles_of("study")
 SPREADS = [metric.name for metric in tabulated(PER_GROUP)]
 MECHANISM_ROWS = titles_of("mechanism")
-MOST_WITH_SPREAD = 8  # labels of a figure; the bands of more are a fog
 
 
 # --- which rows a figure shows --------------------------------------------------------------------------------------
@@ -35,10 +36,9 @@ def learning_curve_rows(found: RunSet, metrics: Metrics) -> pd.DataFrame:
 
 
 def study_rows(found: RunSet, metrics: Metrics) -> pd.DataFrame:
-    """The paper's four metrics; std and gap as they are where no game has scores to normalise by."""
-    normalised = "normalised_std" in set(metrics.table["metric"])
-    names = [name for name in STUDY_ROWS if name not in SPREADS or bool(METRICS[name].ratio_of) == normalised]
-    rows = tables.curve_table(metrics.table, names, ["normalised_return", *_averaged(STUDY_ROWS)])
+    """The paper's four metrics; std and gap as they are where their ratios to the return are defined nowhere."""
+    rows = tables.curve_table(metrics.table, list(STUDY_ROWS), ["normalised_return", *_averaged(STUDY_ROWS)])
+    rows = rows[~rows["metric"].isin(SPREADS) | rows["metric"].isin(tables.shown_spreads(rows))]
     if "normalised_return" not in set(rows["metric"]):  # where not every game has such a score, there is no average
         rows = rows[rows["env"] != AVERAGE]
     need(not rows.empty, "no run has been evaluated yet")
@@ -78,52 +78,55 @@ def _fewer_columns(rows: pd.DataFrame) -> pd.DataFrame:
 # --- pictures and captions ------------------------------------------------------------------------------------------
 
 
-def draw_learning_curves(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
+def draw_learning_curves(table: pd.DataFrame, looks: Looks, form: Form = forms.DEFAULT) -> tuple[Figure, str]:
     """A panel per game, and one for their average."""
-    curves, envs = tables.read_curves(table), _ordered_envs(table)
+    curves, envs = tables.read_curves(table, form.band), _ordered_envs(table)
     shown = _shown(curves, looks)
+    form = form.of(len(shown))
     from_paper = table[table["scope"] == CITED]
     styles = {label: cited(*label.split(" ")) for label in from_paper["label"].drop_duplicates()}
     legend = [*shown.values(), *(replace(style, name=f"{style.name} (cited)") for style in styles.values())]
     titles = ["Average, normalised" if env == AVERAGE else tables.game_name(env) for env in envs]
-    figure, axes = panels.sheet(len(envs), panels.columns_for(len(envs)), legend, titles)
+    figure, axes = panels.sheet(len(envs), panels.columns_for(len(envs)), legend, titles, form=form)
     figure.supxlabel("interactions", y=0)
     figure.supylabel("return", x=0.005)
     for env, axis in zip(envs, axes, strict=True):
         metric = "return" if env != AVERAGE else "normalised_return"
         scores = from_paper[from_paper["env"] == env][["label", "step", "value"]].itertuples(index=False)
-        _draw_panel(axis, curves, env, metric, shown, [(styles[label], step, score) for label, step, score in scores])
-    sentences = [f"Return of greedy episodes. {_about_runs(table, shown)}"]
+        lines = [(styles[label], step, score) for label, step, score in scores]
+        _draw_panel(axis, curves, env, metric, shown, form, lines)
+    sentences = [f"Return of greedy episodes. {_about_runs(table, form)}"]
     if AVERAGE in envs:
         normalised = "returns are normalised (0: random play, 1: the reference score)"
-        sentences.append(_about_average(table, normalised, _has_spread(shown)))
+        sentences.append(_about_average(table, normalised, form))
     if len(from_paper):
         sentences.append("Dotted: scores that the paper gives for this number of interactions.")
     return figure, " ".join([*sentences, *tables.what_is_missing(curves, shown)])
 
 
-def draw_study(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
+def draw_study(table: pd.DataFrame, looks: Looks, form: Form = forms.DEFAULT) -> tuple[Figure, str]:
     """A row per metric, a column per game and one for their average."""
-    figure, sentences = _draw_rows(table, looks, STUDY_ROWS)
-    metrics, envs, spread = set(table["metric"]), set(table["env"]), _has_spread(set(table["label"]))
+    figure, sentences = _draw_rows(table, looks, STUDY_ROWS, form)
+    metrics, envs, form = set(table["metric"]), set(table["env"]), form.of(table["label"].nunique())
     about = ["Return, and bias: V(s0) minus the discounted return of rewards as learned from."]
     if metrics & {"normalised_std", "std"}:
-        band = " (band: one standard deviation over groups, where there are several)" * spread
-        divided = "; divided by the normalised return" * ("normalised_std" in metrics)
+        band = f" (band, where there are several groups: {BANDS[form.band]})" * form.has_band
+        plain = "; not divided by the normalised return, which is missing or nowhere clearly above zero"
+        divided = "; divided by the normalised return" if "normalised_std" in metrics else plain
         of = "of groups of 5 runs, or of all runs where there are fewer"
         about.append(f"Std of V(s0) over runs, and Jensen gap: {of}{band}{divided}.")
     else:
         about.append("No std and no gap: they need two runs of a label that were probed.")
     if envs != {AVERAGE}:
-        about.append(_about_runs(table, set(table["label"])))
+        about.append(_about_runs(table, form))
     if AVERAGE in envs:
-        about.append(_about_average(table, "its first row is the normalised return", spread))
+        about.append(_about_average(table, "its first row is the normalised return", form))
     return figure, " ".join([*about, *sentences])
 
 
-def draw_mechanism(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
+def draw_mechanism(table: pd.DataFrame, looks: Looks, form: Form = forms.DEFAULT) -> tuple[Figure, str]:
     """The same for what is beyond the paper."""
-    figure, sentences = _draw_rows(table, looks, MECHANISM_ROWS)
+    figure, sentences = _draw_rows(table, looks, MECHANISM_ROWS, form)
     about = [
         "Ensembles at the probe states: correlation of two members' errors; effective size, the variance of one member "
         "over that of the ensemble's mean; the variance that all members of a run share; and that of a member alone. "
@@ -132,39 +135,50 @@ def draw_mechanism(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
     if set(table["env"]) != {AVERAGE}:
         about.append(f"{tables.count_runs(table)}.")
     if AVERAGE in set(table["env"]):
-        about.append(_about_average(table, "of correlation and effective size only", spread=False))
+        about.append(_about_average(table, "of correlation and effective size only", Form("none")))
+    if negative := _negative_correlations(table):
+        labels = tables.listed(style.name for label, style in looks.items() if label in negative)
+        why = "the correlation is estimated below zero, by chance if runs are few"
+        about.append(f"An effective size above the number of members is where {why}: {labels}.")
     return figure, " ".join([*about, *sentences])
 
 
-def draw_optimisation(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
+def draw_optimisation(table: pd.DataFrame, looks: Looks, form: Form = forms.DEFAULT) -> tuple[Figure, str]:
     """A row per layer and one for the spread, a column per game."""
     names = sorted(table["metric"].unique(), key=lambda name: describe(name).unit == "value")  # the spread is last
-    figure, sentences = _draw_rows(table, looks, {name: describe(name).title for name in names})
+    figure, sentences = _draw_rows(table, looks, {name: describe(name).title for name in names}, form)
     about = [
         "Share of Adam's step, sqrt(v) / (sqrt(v) + epsilon), that a layer's weights take: that of the weight which a "
         "tenth of the layer's weights exceeds; near 0 the layer hardly learns. Below, if values are distributions: "
-        f"their standard deviation, mean over the probe states. {_about_runs(table, set(table['label']))}"
+        f"their standard deviation, mean over the probe states. {_about_runs(table, form.of(table['label'].nunique()))}"
     ]
     return figure, " ".join([*about, *sentences])
 
 
-def _draw_rows(table: pd.DataFrame, looks: Looks, names: Mapping[str, str]) -> tuple[Figure, list[str]]:
+def _negative_correlations(table: pd.DataFrame) -> set[str]:
+    """The labels with a correlation below zero, hence with an effective size above the number of members."""
+    correlations = table["metric"].isin(["member_correlation", "member_correlation_true"]) & (table["scope"] == OVER)
+    return set(table[correlations & (table["value"] < 0)]["label"])
+
+
+def _draw_rows(table: pd.DataFrame, looks: Looks, names: Mapping[str, str], form: Form) -> tuple[Figure, list[str]]:
     """The figure, and sentences for its caption."""
-    curves, envs = tables.read_curves(table), _ordered_envs(table)
+    curves, envs = tables.read_curves(table, form.band), _ordered_envs(table)
     measured = {(metric, env): metric for env, metric, _ in curves}
     if ("normalised_return", AVERAGE) in measured:  # in the row of returns
         measured["return", AVERAGE] = measured.pop(("normalised_return", AVERAGE))
     present = {metric for metric, _ in measured}
     titles = {name: describe(measured.get((name, envs[0]), name)).title for name in names if name in present}
     shown = _shown(curves, looks)
-    figure, axes = panels.metric_grid(titles, envs, shown, "interactions")
-    logarithmic = [name for name in SPREADS if name in names and _all_positive(curves, name)]
+    form = form.of(len(shown))
+    figure, axes = panels.metric_grid(titles, envs, shown, "interactions", form)
+    logarithmic = [name for name in SPREADS if name in names and is_logarithmic(curves, name)]
     for (row, env), axis in axes.items():
         if env == AVERAGE and (row, env) not in measured:  # a unit of its own in each game has no average
             axis.remove()
             continue
         metric = measured.get((row, env), row)
-        _draw_panel(axis, curves, env, metric, shown, logarithmic=row in logarithmic)
+        _draw_panel(axis, curves, env, metric, shown, form)
         here = [curve for (e, m, _), curve in curves.items() if (e, m) == (env, metric)]
         undefined, ratios = sum(curve.undefined for curve in here), sum(curve.ratios for curve in here)
         if undefined:
@@ -183,8 +197,8 @@ def _draw_panel(
     env: str,
     metric: str,
     shown: Looks,
+    form: Form,
     lines: Sequence[tuple[Style, float, float]] = (),
-    logarithmic: bool = False,
 ) -> None:
     """All curves of a metric in a game, and lines at cited scores: style, step and score."""
     here = {label: curves[env, metric, label] for label in shown if (env, metric, label) in curves}
@@ -198,15 +212,8 @@ def _draw_panel(
     for style, step, score in lines:
         look = {**panels.look(style), "linewidth": 0.9, "markevery": [1], "zorder": 1.8}
         axis.plot([0, step], [score, score], **look)
-    panels.draw_curves(axis, [(shown[label], curve) for label, curve in visible.items()], _has_spread(shown))
-    if logarithmic:
-        means = np.concatenate([curve.mean[np.isfinite(curve.mean)] for curve in visible.values()])
-        axis.set_yscale("log")
-        axis.set_ylim(means.min() / 1.15, means.max() * 1.15)
-        panels.ticks(axis.yaxis)
-        return
-    ranges = [curve.range for curve in visible.values()] + [(score, score) for _, _, score in lines]
-    panels.fit_y(axis, [(0, 1)] if describe(metric).unit == "share" else ranges, may_fold=describe(metric).signed)
+    panels.draw_curves(axis, [(shown[label], curve) for label, curve in visible.items()], form)
+    panels.apply_scale(axis, scale_of(curves, env, metric, shown, form, [score for _, _, score in lines]))
     if describe(metric).signed:
         panels.draw_zero(axis)
 
@@ -222,25 +229,16 @@ def _shown(curves: Curves, looks: Looks) -> dict[str, Style]:
     return {label: style for label, style in looks.items() if label in present}
 
 
-def _all_positive(curves: Curves, metric: str) -> bool:
-    finite = [curve.mean[np.isfinite(curve.mean)] for (_, name, _), curve in curves.items() if name == metric]
-    return sum(map(len, finite)) > 0 and all((mean > 0).all() for mean in finite)
-
-
-def _has_spread(labels: Collection[str]) -> bool:
-    """Of a figure with these labels, whether its curves have bands and runs."""
-    return len(labels) <= MOST_WITH_SPREAD
-
-
-def _about_runs(table: pd.DataFrame, labels: Collection[str]) -> str:
+def _about_runs(table: pd.DataFrame, form: Form) -> str:
     runs = tables.count_runs(table)
     if runs.startswith("1 run "):
         return f"{runs}."
-    spread = " (line), one standard deviation over them (band), every run (faded)" * _has_spread(labels)
-    return f"Mean over runs{spread}. {runs}."
+    drawn = [f"{BANDS[form.band]} (band)"] * form.has_band + ["every run (faded)"] * form.single_runs
+    return f"Mean over runs{' (line), ' * bool(drawn)}{', '.join(drawn)}. {runs}."
 
 
-def _about_average(table: pd.DataFrame, what: str, spread: bool) -> str:
+def _about_average(table: pd.DataFrame, what: str, form: Form) -> str:
     games = int(table[table["env"] == AVERAGE]["n"].max())
-    band = " (band: one standard deviation of a mean of one run, or group of runs, per game)" * spread
+    kinds = {"std": "one standard deviation of a mean of one run, or group of runs, per game", "ci": "95% interval"}
+    band = f" (band: {kinds[form.band]})" if form.has_band else ""
     return f"Average: over {games} games, where all have a number{band}; {what}."

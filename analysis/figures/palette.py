@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..labels import NAMES, readable_names, short_labels, split_label
+
 Dash = tuple[float, ...]  # lengths on, off, on, ... in line widths; empty: solid
 
 SOLID: Dash = ()
@@ -30,7 +32,6 @@ _DASHES = (SOLID, DASHED, DASH_DOT, LONG, DASH_DOT_DOT)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")  # as matplotlib names them
 
 _PAIRS = [(_DASHES[(i + j) % len(_DASHES)], _MARKERS[j]) for i in range(len(_DASHES)) for j in range(len(_MARKERS))]
-LONGEST_NAME = 44
 
 
 @dataclass(frozen=True)
@@ -44,32 +45,32 @@ class Style:
 
 
 Looks = Mapping[str, Style]
-# In the order of legends.
-_ALGORITHMS = {
-    "dqn": Style("#0072B2", LONG, "o", "DQN"),
-    "dqn_no_target": Style("#56B4E9", DASHED, "s", "DQN, no target"),
-    "double_dqn": Style("#44339C", LONG, "v", "Double DQN"),
-    "avg_dqn": Style("#009E73", DASH_DOT, "^", "Avg-DQN"),
-    "qr_dqn": Style("#F03060", DASH_DOT_DOT, ">", "QR-DQN"),
-    "ens_dqn": Style("#E69F00", DASH_DOT_DOT, "D", "Ens-DQN"),
-    "ebql": Style("#D684B8", DASH_DOT, "P", "EBQL"),
-    "maxmin": Style("#999933", DASH_DOT, "X", "Maxmin"),
-    "bootstrapped_dqn": Style("#5C4033", DASH_DOT_DOT, "<", "Bootstrapped DQN"),
-    "meanq": Style("#D55E00", SOLID, "v", "MeanQ"),
-    "meanq_no_target": Style("#882255", DASHED, "o", "MeanQ, no target"),
-    "rainbow": Style("#CC79A7", SOLID, "s", "Rainbow"),
-    "rainbow_canonical": Style("#AA4499", LONG, "D", "Rainbow (canonical)"),
-    "rainbow_data_efficient": Style("#6565FF", DASHED, "<", "Rainbow (data-efficient)"),
-    "rainbow_dopamine": Style("#89B77A", LONG, "<", "Rainbow (Dopamine)"),
-    "drq_eps": Style("#9832FF", DASHED, "P", "DrQ(eps)"),
-    "rainbow_large": Style("#33BBEE", DASHED, "^", "Rainbow, larger model"),
-    "rainbow_more_updates": Style("#117733", DASH_DOT, "D", "Rainbow, more updates"),
-    "rainbow_large_more_updates": Style("#332288", LONG, "X", "Rainbow, larger, more updates"),
-    "sunrise": Style("#DDAA33", DASH_DOT_DOT, "P", "SUNRISE"),
-    "meanq_rainbow_target": Style("#6E6E6E", DASHED, "*", "MeanQ + Rainbow, target"),
-    "meanq_rainbow_text": Style("#B8B8A0", DASH_DOT, "*", "MeanQ + Rainbow, the text's values"),
-    "meanq_rainbow": Style("#000000", SOLID, "*", "MeanQ + Rainbow"),
+_LOOKS = {
+    "dqn": ("#0072B2", LONG, "o"),
+    "dqn_no_target": ("#56B4E9", DASHED, "s"),
+    "double_dqn": ("#44339C", LONG, "v"),
+    "avg_dqn": ("#009E73", DASH_DOT, "^"),
+    "qr_dqn": ("#F03060", DASH_DOT_DOT, ">"),
+    "ens_dqn": ("#E69F00", DASH_DOT_DOT, "D"),
+    "ebql": ("#D684B8", DASH_DOT, "P"),
+    "maxmin": ("#999933", DASH_DOT, "X"),
+    "bootstrapped_dqn": ("#5C4033", DASH_DOT_DOT, "<"),
+    "meanq": ("#D55E00", SOLID, "v"),
+    "meanq_no_target": ("#882255", DASHED, "o"),
+    "rainbow": ("#CC79A7", SOLID, "s"),
+    "rainbow_canonical": ("#AA4499", LONG, "D"),
+    "rainbow_data_efficient": ("#6565FF", DASHED, "<"),
+    "rainbow_dopamine": ("#89B77A", LONG, "<"),
+    "drq_eps": ("#9832FF", DASHED, "P"),
+    "rainbow_large": ("#33BBEE", DASHED, "^"),
+    "rainbow_more_updates": ("#117733", DASH_DOT, "D"),
+    "rainbow_large_more_updates": ("#332288", LONG, "X"),
+    "sunrise": ("#DDAA33", DASH_DOT_DOT, "P"),
+    "meanq_rainbow_target": ("#6E6E6E", DASHED, "*"),
+    "meanq_rainbow_text": ("#B8B8A0", DASH_DOT, "*"),
+    "meanq_rainbow": ("#000000", SOLID, "*"),
 }
+_ALGORITHMS = {algorithm: Style(*_LOOKS[algorithm], name) for algorithm, name in NAMES.items()}
 ALGORITHMS = tuple(_ALGORITHMS)
 _COLOURS = [style.colour for style in _ALGORITHMS.values()]
 
@@ -89,7 +90,8 @@ _CITED = {
 def styles(labels: Iterable[str]) -> dict[str, Style]:
     """By label, in the order of legends. Ask once for all labels of a study, so that they keep their looks."""
     names = readable_names(order(labels))
-    found = {label: _ALGORITHMS[label] for label in names if label in _ALGORITHMS} | _series_styles(names)
+    short = short_labels(names)
+    found = {label: _ALGORITHMS[short[label]] for label in names if short[label] in _ALGORITHMS} | _series_styles(names)
     for label in names:
         if label not in found:
             used = Counter(style.colour for style in found.values())
@@ -102,11 +104,11 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
 def series(labels: Iterable[str]) -> dict[str, dict[str, tuple[str, float]]]:
     """By field: the algorithm and the number of each label whose only override is a number in that field.
 
-    Fields with fewer than three numbers are no series.
+    Overrides that all labels share do not count. Fields with fewer than three numbers are no series.
     """
     found: dict[str, dict[str, tuple[str, float]]] = {}
-    for label in labels:
-        algorithm, overrides = split_label(label)
+    for label, short in short_labels(labels).items():
+        algorithm, overrides = split_label(short)
         field = re.fullmatch(r"([\w.]+)=(\d+(?:\.\d+)?(?:e-?\d+)?)", overrides)
         if field:
             found.setdefault(field[1], {})[label] = (algorithm, float(field[2]))
@@ -151,30 +153,6 @@ def order(labels: Iterable[str]) -> list[str]:
         return rank, _natural(algorithm), _natural(overrides), label
 
     return sorted(set(labels), key=key)
-
-
-def split_label(label: str) -> tuple[str, str]:
-    """The algorithm, and what was overridden: of `meanq__ensemble_size=10`, or of `meanq {algo.ensemble_size=10}`."""
-    algorithm, *rest = re.split(r"__|,| ?\{", label, maxsplit=1)
-    return algorithm, re.sub(r"__|[{},] ?", ", ", rest[0]).strip(", ") if rest else ""
-
-
-def readable(label: str) -> str:
-    """What to call it: MeanQ (ensemble_size=10)."""
-    algorithm, overrides = split_label(label)
-    if algorithm not in _ALGORITHMS:
-        return label
-    shown = re.sub(r"(^|, |: )algo[.]", r"\1", overrides)
-    return _ALGORITHMS[algorithm].name + (f" ({shown})" if overrides else "")
-
-
-def readable_names(labels: Iterable[str]) -> dict[str, str]:
-    """By label, as `readable`; the middle of a long name is left out, unless it tells two of them apart."""
-    names = {label: readable(label) for label in labels}
-    half = (LONGEST_NAME - 1) // 2
-    short = {label: re.sub(rf"^(.{{{half}}}).{{3,}}(.{{{half}}})$", r"\1…\2", name) for label, name in names.items()}
-    count = Counter(short.values())
-    return {label: short[label] if count[short[label]] == 1 else name for label, name in names.items()}
 
 
 def _natural(text: str) -> tuple[tuple[int, float, str], ...]:

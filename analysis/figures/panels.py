@@ -19,8 +19,11 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
+from . import form as forms
+from .form import Form
 from .palette import Looks, Style
-from .tables import AVERAGE, Curve, game_name
+from .scales import LOG_PART, Scale
+from .tables import AVERAGE, Curve, game_name, need
 
 PAGE, COLUMN = 7.0, 3.4  # inches: the width of a page's text, and of one of its two columns
 FONT = 7.0  # points
@@ -28,11 +31,12 @@ INCH = 72  # points
 LEFT, RIGHT, BOTTOM, TOP = 0.5, 0.16, 0.36, 0.2  # margins around the panels, in inches
 GAP_X, GAP_Y = 0.42, 0.34
 LINE = 0.133  # of text
+LEAST_PANEL = 0.4  # inches
 LETTER = 0.062  # the width of a title's letter on average
 MARKERS_PER_CURVE = 6
-FAR = 8  # times as large as the median curve: one that would hide most others, were the axis linear throughout
 SETTINGS: dict[str, Any] = {
     "svg.hashsalt": "meanq",  # the same picture, the same bytes
+    "pdf.fonttype": 42,  # letters as letters, which publishers ask for
     "text.parse_math": False,  # a label may have a dollar sign in it
     "font.size": FONT,
     "axes.titlesize": FONT + 0.5,
@@ -77,18 +81,26 @@ def sheet(
     height: float | None = None,
     left: float = LEFT,
     panel_width: float | None = None,
+    form: Form = forms.DEFAULT,
 ) -> tuple[Figure, list[Axes]]:
     """A figure with `count` panels below its legend; `titles`: of the first panels; sizes in inches."""
     gaps = left + RIGHT + GAP_X * (columns - 1)
-    if panel_width is None:
-        panel_width = ((PAGE if columns > 1 else COLUMN) - gaps) / columns
+    if panel_width is None or form.width:
+        panel_width = ((form.width or (PAGE if columns > 1 else COLUMN)) - gaps) / columns
+    least = gaps + LEAST_PANEL * columns
+    need(panel_width > LEAST_PANEL, f"--size: {columns} panels side by side need a width above {least:.1f} inches")
     width, rows = gaps + columns * panel_width, -(-count // columns)
-    height = height or min(max(0.72 * panel_width, 0.95), 1.9)
     wrapped = [textwrap.fill(title, int((panel_width + RIGHT) / LETTER)) for title in titles]
     title_height = TOP + LINE * max((title.count("\n") for title in wrapped), default=0)
     gap_y = GAP_Y + title_height - TOP
     lines = -(-len(legend) // _fitting([style.name for style in legend], width))
     top = title_height + LINE * lines
+    height = height or min(max(0.72 * panel_width, 0.95), 1.9)
+    if form.height:
+        others = top + (rows - 1) * gap_y + BOTTOM
+        height = (form.height - others) / rows
+        least = others + LEAST_PANEL * rows
+        need(height > LEAST_PANEL, f"--size: {rows} rows of panels need a height above {least:.1f} inches")
     total = top + rows * height + (rows - 1) * gap_y + BOTTOM
     figure = Figure((width, total))
     if legend:
@@ -115,21 +127,26 @@ def _fitting(names: Sequence[str], width: float) -> int:
 
 
 def metric_grid(
-    titles: Mapping[str, str], envs: Sequence[str], looks: Looks, x_name: str
+    titles: Mapping[str, str], envs: Sequence[str], looks: Looks, x_name: str, form: Form = forms.DEFAULT
 ) -> tuple[Figure, dict[tuple[str, str], Axes]]:
     """The axes by metric and game: a row per metric and a column per game; of a single game, metrics side by side."""
     places = [(metric, env) for metric in titles for env in envs]
     legend = list(looks.values())
     if len(envs) == 1:
         columns = min(len(places), 3 if len(places) > 4 else 2)
-        figure, axes = sheet(len(places), columns, legend, list(titles.values()), height=1.4)
+        figure, axes = sheet(len(places), columns, legend, list(titles.values()), height=1.4, form=form)
         x_name += ", average over games" if envs[0] == AVERAGE else f" in {game_name(envs[0])}"
     else:
-        figure, axes = sheet(len(places), len(envs), legend, [game_name(env) for env in envs])
+        figure, axes = sheet(len(places), len(envs), legend, [column_title(env) for env in envs], form=form)
         for axis, title in zip(axes[:: len(envs)], titles.values(), strict=True):
             axis.set_ylabel(title)
     figure.supxlabel(x_name, y=0)
     return figure, dict(zip(places, axes, strict=True))
+
+
+def column_title(env: str) -> str:
+    """The name of a game; that of the average says that returns in it are normalised."""
+    return "Average, return normalised" if env == AVERAGE else game_name(env)
 
 
 def text_width(text: str) -> float:
@@ -187,12 +204,14 @@ def draw_zero(axis: Axes) -> None:
         axis.axhline(0, color="#999999", linewidth=0.6, zorder=1)
 
 
-def draw_curves(axis: Axes, curves: Sequence[tuple[Style, Curve]], spread: bool = True) -> None:
-    """Means with gaps where they are NaN, the last one on top; with their spread, over the faded runs."""
-    for style, curve in curves if spread else []:
-        faint = LineCollection(list(curve.runs.values()), colors=style.colour, linewidths=0.5, alpha=0.25)
-        axis.add_collection(faint, autolim=False)
-        axis.fill_between(curve.steps, curve.mean - curve.spread, curve.mean + curve.spread, **band(style))
+def draw_curves(axis: Axes, curves: Sequence[tuple[Style, Curve]], form: Form = forms.DEFAULT) -> None:
+    """Means with gaps where they are NaN, the last one on top; with their bands, over the faded runs."""
+    for style, curve in curves:
+        if form.single_runs:
+            faint = LineCollection(list(curve.runs.values()), colors=style.colour, linewidths=0.5, alpha=0.25)
+            axis.add_collection(faint, autolim=False)
+        if form.has_band:
+            axis.fill_between(curve.steps, curve.mean - curve.spread, curve.mean + curve.spread, **band(style))
     for i, (style, curve) in enumerate(curves):
         axis.plot(curve.steps, curve.mean, **look(style), markevery=_marked(curve.mean, shift=i))
 
@@ -206,34 +225,19 @@ def _marked(mean: np.ndarray, shift: int) -> list[int]:
     return np.flatnonzero(finite & (chosen | ~joined)).tolist()
 
 
-def fit_y(axis: Axes, ranges: Sequence[tuple[float, float]], may_fold: bool) -> None:
-    """Set the y axis to the ranges of curves.
-
-    Where few of them would hide the others, the axis is linear as far as the others go and logarithmic beyond, and a
-    note says so. These are fewer than half of the curves at most: where half of them are large, they are no exceptions.
-    """
-    sizes = [max(abs(low), abs(high)) for low, high in ranges]
-    limit = FAR * np.median(sizes) if may_fold else 0
-    near = [ends for ends, size in zip(ranges, sizes, strict=True) if size <= limit] if limit else ranges
-    low, high = min(low for low, _ in near), max(high for _, high in near)
-    size = max(high - low, 0.1 * max(abs(low), abs(high))) or 1  # what hardly changes is not blown up
-    low, high = (low + high) / 2 - 0.54 * size, (low + high) / 2 + 0.54 * size
+def apply_scale(axis: Axes, scale: Scale) -> None:
+    """Set the y axis to a scale; a note above the panel says where it is folded."""
+    if scale.kind == "log":
+        axis.set_yscale("log")
+    low, high = (scale.bottom, scale.top) if scale.kind == "folded" else (scale.low, scale.high)
     axis.set_ylim(low, high)
     ticks(axis.yaxis)
-    if len(near) < len(ranges):
-        _fold(axis, low, high, 1.15 * min(low for low, _ in ranges), 1.15 * max(high for _, high in ranges))
-
-
-def _fold(axis: Axes, bottom: float, top: float, lowest: float, highest: float) -> None:
-    """Two thirds of the axis linear, from bottom to top; the rest logarithmic, to the lowest and the highest."""
-    edge = max(-bottom, top)
-    low, high = min(bottom, lowest), max(top, highest)
-    decades = sum(float(np.log10(max(end / edge, 1))) for end in (-low, high))
-    inside = [tick for tick in axis.get_yticks() if bottom <= tick <= top]
-    axis.set_yscale("symlog", linthresh=edge, linscale=1.8 * decades * edge / (top - bottom))
-    powers = 10.0 ** np.arange(-12, 99, -(-decades // 3))  # about 3 of them are in sight
-    beyond = [tick for power in powers for tick in (-power, power) if power > 1.5 * edge and low <= tick <= high]
-    axis.set_yticks([*inside, *beyond])
-    axis.set_ylim(low, high)
-    axis.yaxis.set_major_formatter(compact)
-    write_note(axis, f"log beyond {compact(float(f'{edge:.2g}'))}")
+    if scale.kind == "folded":
+        inside = [tick for tick in axis.get_yticks() if low <= tick <= high]
+        stretch = 0.9 * (1 / LOG_PART - 1) * scale.decades * scale.edge / (high - low)  # of matplotlib's decades
+        axis.set_yscale("symlog", linthresh=scale.edge, linscale=stretch)
+        axis.set_yticks([*inside, *scale.beyond])
+        axis.yaxis.set_minor_locator(NullLocator())
+        axis.set_ylim(scale.low, scale.high)
+        axis.yaxis.set_major_formatter(compact)
+        write_note(axis, f"log beyond {compact(float(f'{scale.edge:.2g}'))}")

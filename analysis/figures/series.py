@@ -10,7 +10,9 @@ from meanq.metrics.registry import shown_in
 from ..late import late_table
 from ..metrics import Metrics
 from ..runs import RunSet
+from . import form as forms
 from . import panels
+from .form import Form
 from .palette import Looks, order, series, styles
 from .tables import MOST_GAMES, need, number_of_runs
 
@@ -45,12 +47,12 @@ def series_table(late: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def draw_series(table: pd.DataFrame, looks: Looks) -> tuple[Figure, str]:
+def draw_series(table: pd.DataFrame, looks: Looks, form: Form = forms.DEFAULT) -> tuple[Figure, str]:
     """A panel per metric, or with several games a row per metric and a column per game."""
     shown = {method: styles([method])[method] for method in order(table["method"])}
     titles = {metric: title for metric, title in ROWS.items() if metric in set(table["metric"])}
     field = str(table["field"].iloc[0]).removeprefix("algo.")
-    figure, axes = panels.metric_grid(titles, sorted(set(table["env"])), shown, field)
+    figure, axes = panels.metric_grid(titles, sorted(set(table["env"])), shown, field, form)
     for (metric, env), axis in axes.items():
         rows = table[(table["env"] == env) & (table["metric"] == metric)]
         _draw_panel(axis, rows, shown, sorted(set(table["number"])))

@@ -8,29 +8,30 @@ paper, at the step it is for). A mean over fewer runs than there are is left out
 deviations together in a column `group`.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import pandas as pd
 
-from ..metrics import COLUMNS, GROUP, OVER, RUN, as_table
+from ..intervals import student_reach
+from ..metrics import COLUMNS, GROUP, OVER, RUN, as_table, with_intervals
+from ..notes import listed
 from ..paper.tables import HORIZONS, paper_table
 from ..runs import AnalysisError
 from .palette import Looks
 
 AVERAGE = "average"
 CITED = "cited"
-LONGEST_LIST = 4
 MOST_GAMES = 5  # side by side; more are too narrow to be read
 _KEY = ["env", "label", "metric"]
 _TEXTS = ("env", "algo", "scope", "metric", "label", "other", "steps", "method", "field")
 
 
-def read_table(path: Path) -> pd.DataFrame:
+def read_table(path: Path | TextIO) -> pd.DataFrame:
     """A figure's table. Texts stay texts: a label may be called NA, or nothing at all."""
     table = pd.read_csv(path, converters=dict.fromkeys(_TEXTS, str), dtype={"seed": "Int64", "group": str})
     table = table.rename(columns={"algo": "label"})
@@ -47,7 +48,8 @@ def _from_mixed_groups(table: pd.DataFrame) -> pd.DataFrame:
     rows = table.assign(scope=kind[0].map(scopes), **numbers)
     std = table[table["group"] == "std"].rename(columns={"value": "std"})[[*_KEY, "step", "std"]]
     rows = rows[table["group"] != "std"].merge(std, "left", [*_KEY, "step"])
-    return as_table(rows.assign(std=rows["std"].where(rows["scope"] == OVER)))
+    rows = rows.assign(std=rows["std"].where(rows["scope"] == OVER))
+    return with_intervals(as_table(rows), rows["env"] != AVERAGE)
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Curve:
 
     steps: np.ndarray  # [n]
     mean: np.ndarray  # [n]
-    spread: np.ndarray  # [n], one standard deviation
+    spread: np.ndarray  # [n], half the height of the band
     runs: dict[int, np.ndarray] = field(default_factory=dict)  # by seed, [m, 2] each: step, value
     counts: np.ndarray = field(default_factory=lambda: np.empty(0))  # [n], of runs (or groups, or games) in the mean
     ratios: int = 0  # of groups of runs
@@ -72,11 +74,11 @@ class Curve:
         """At how many steps some runs, but not all, have a number."""
         return int((~np.isfinite(self.mean)).sum()) if self.runs else 0
 
-    @property
-    def range(self) -> tuple[float, float]:
-        """From the lowest to the highest number."""
-        spread = np.nan_to_num(self.spread)
-        numbers = [self.mean - spread, self.mean + spread, *(run[:, 1] for run in self.runs.values())]
+    def range(self, band: bool = True, runs: bool = True) -> tuple[float, float]:
+        """From the lowest to the highest number of what is drawn."""
+        spread = np.nan_to_num(self.spread) * band
+        shown = [run[:, 1] for run in self.runs.values()] if runs or not np.isfinite(self.mean).any() else []
+        numbers = [self.mean - spread, self.mean + spread, *shown]
         finite = np.concatenate([part[np.isfinite(part)] for part in numbers])
         return float(finite.min()), float(finite.max())
 
@@ -115,9 +117,23 @@ def _average(rows: pd.DataFrame, envs: Sequence[str]) -> pd.DataFrame:
     key, count = ["label", "metric", "step"], len(envs)
     games = rows.groupby(key)["env"].nunique()
     over = rows[rows["scope"] == OVER].assign(square=rows["std"] ** 2)
-    sums = over.groupby(key)[["value", "square"]].sum(min_count=count).reindex(games.index[games == count])
-    means = sums.assign(value=sums["value"] / count, std=np.sqrt(sums["square"]) / count)
+    over["error"] = over["square"] / over["n"]
+    over["freedom"] = over["error"] ** 2 / (over["n"] - 1)
+    columns = ["value", "square", "error", "freedom"]
+    sums = over.groupby(key)[columns].sum(min_count=count).reindex(games.index[games == count])
+    freedom = (sums["error"] ** 2 / sums["freedom"]).fillna(1)  # Welch and Satterthwaite's; 0 / 0: runs are equal
+    means = sums.assign(
+        value=sums["value"] / count,
+        std=np.sqrt(sums["square"]) / count,
+        ci=student_reach(freedom) * np.sqrt(sums["error"]) / count,
+    )
     return as_table(means.reset_index().assign(env=AVERAGE, scope=OVER, n=count))
+
+
+def shown_spreads(rows: pd.DataFrame) -> list[str]:
+    """Std and gap divided by the normalised return; as they are where that ratio is defined nowhere."""
+    ratios = rows[(rows["metric"] == "normalised_std") & (rows["scope"] == OVER)]["value"]
+    return ["normalised_std", "normalised_jensen_gap"] if ratios.notna().any() else ["std", "jensen_gap"]
 
 
 def cited_rows(lengths: Mapping[str, int], envs: Collection[str], average: bool) -> pd.DataFrame:
@@ -140,8 +156,8 @@ def cited_rows(lengths: Mapping[str, int], envs: Collection[str], average: bool)
     return as_table(rows)
 
 
-def read_curves(table: pd.DataFrame) -> Curves:
-    """By env, metric and label, as the rows of a table say; without those that are cited."""
+def read_curves(table: pd.DataFrame, band: str = "std") -> Curves:
+    """By env, metric and label, as the rows of a table say; without those that are cited. band: std or ci."""
     curves = {}
     rows = table[table["scope"] != CITED].sort_values("step", kind="stable")
     for (env, metric, label), part in rows.groupby(["env", "metric", "label"], sort=False):
@@ -152,7 +168,7 @@ def read_curves(table: pd.DataFrame) -> Curves:
         curves[str(env), str(metric), str(label)] = Curve(
             everywhere,
             middle["value"].to_numpy(float),
-            middle["std"].to_numpy(float),
+            middle[band if band == "ci" else "std"].to_numpy(float),
             {seed: runs.loc[[seed]].to_numpy(float) for seed in runs.index.unique().tolist()},
             middle["n"].to_numpy(float),
             len(by_scope[GROUP]),
@@ -208,13 +224,6 @@ def what_is_missing(curves: Curves, looks: Looks) -> list[str]:
         why = "because it is not clearly above zero or not known at that step"
         said.append(f"{undefined} of {ratios} ratios to normalised performance are not defined, {why}: gaps.")
     return said
-
-
-def listed(items: Iterable[str]) -> str:
-    """a, b, c, d and 3 more."""
-    found = list(items)
-    more = f" and {len(found) - LONGEST_LIST} more" if len(found) > LONGEST_LIST else ""
-    return ", ".join(found[:LONGEST_LIST]) + more
 
 
 def need(condition: bool, reason: str) -> None:

@@ -9,7 +9,8 @@ import pandas as pd
 from meanq.metrics.definitions import DEFAULT_BIAS, Decomposition
 
 from ..intervals import LEAST_RUNS
-from ..runs import AnalysisError, RunSet
+from ..labels import find_label
+from ..runs import RunSet
 from . import claims
 from .claims import OF_MEMBERS, REFUTED, SPREADS, SUPPORTED, TAIL, UNDECIDED, Claim, Finding, Result
 from .correlation import correlation_of_std_and_gap
@@ -27,9 +28,7 @@ def decide(found: RunSet, bias: str = DEFAULT_BIAS) -> tuple[list[Finding], list
 
 def compare(found: RunSet, a: str, b: str, bias: str = DEFAULT_BIAS) -> tuple[list[Result], list[str]]:
     """Compare two labels by the same rules: a result per metric, and notes on runs that are left out."""
-    for name in (a, b):
-        if name not in found.labels:
-            raise AnalysisError(f"--compare {name}: no such label; there are {', '.join(found.labels)}")
+    a, b = (find_label(name, found.labels, "--compare") for name in (a, b))
     evidence, notes = take_samples(found, bias)
     words = {SUPPORTED: "higher", REFUTED: "lower", UNDECIDED: "not told apart"}
     results = []

@@ -14,6 +14,7 @@ import numpy as np
 from meanq.metrics.definitions import DEFAULT_BIAS, LATE
 
 from ..intervals import clearly_positive, member_pseudovalues
+from ..labels import short_labels
 from ..runs import Run, RunSet
 from .claims import EARLY, SPREADS, Claim
 
@@ -31,8 +32,9 @@ class NotComparable(Exception):
 class Sample:
     """The runs of a method in an environment that were evaluated to the end."""
 
-    def __init__(self, env: str, label: str, runs: Sequence[Run], bias: str) -> None:
+    def __init__(self, env: str, label: str, runs: Sequence[Run], bias: str, short: str = "") -> None:
         self.env, self.label, self.algo = env, label, runs[0].algo
+        self.short = short or label  # without what all labels share
         self.scored = runs[0].scores is not None  # whether returns can be normalised
         self.steps = min(run.total_steps for run in runs)
         self._bias = f"bias_{bias}"
@@ -135,7 +137,8 @@ def _weighted_gap(q: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 def take_samples(found: RunSet, bias: str = DEFAULT_BIAS) -> tuple[Evidence, list[str]]:
     """The samples by environment, and notes on the runs that no comparison uses."""
-    samples = [Sample(env, label, runs, bias) for (env, label), runs in found.groups().items()]
+    short = short_labels(found.labels)
+    samples = [Sample(env, label, runs, bias, short[label]) for (env, label), runs in found.groups().items()]
     notes = [
         f"{s.env}, {s.label}: seed {', '.join(map(str, s.left_out))} left out: not evaluated to step {s.steps}, or NaN"
         for s in samples
@@ -149,11 +152,11 @@ def pair(samples: Iterable[Sample], claim: Claim, least: int) -> tuple[Sample, S
     found, reasons = list[Sample](), list[str]()
     for method in (claim.a, claim.b):
         named = [s for s in samples if (s.label if claim.of_labels else s.algo) == method]
-        chosen = [sample for sample in named if sample.label == method] or named
+        chosen = [sample for sample in named if method in (sample.label, sample.short)] or named
         if not chosen:
             reasons.append(f"no {method}")
         elif len(chosen) > 1:
-            reasons.append(f"several labels of {method} ({', '.join(sample.label for sample in chosen)})")
+            reasons.append(f"several labels of {method} ({', '.join(sample.short for sample in chosen)})")
         elif len(chosen[0].runs) < least:
             reasons.append(f"{len(chosen[0].runs)} complete runs of {method} where {least} are needed")
         found += chosen[:1]

@@ -7,22 +7,16 @@ to read them; hide a method or a game and it is hidden everywhere; click a table
 the runs comes first, the commands that make them again last.
 """
 
-import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from meanq.metrics.definitions import BIASES, DEFAULT_BIAS
 
-from ..console import command, make_parser, say, writing
+from ..console import command, default_directory, make_parser, say, writing
 from ..metrics import compute
 from ..runs import read_runs
 from .sections import Report
-
-
-def default_directory(path: Path) -> Path:
-    """`report`, below a study; beside a run, because a run's directory is its own."""
-    return (path.parent if re.fullmatch(r"seed_\d+", path.resolve().name) else path) / "report"
 
 
 @command
@@ -32,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="directory of the page (default: report, below the first of `runs`)")
     parser.add_argument("--bias", choices=list(BIASES), default=DEFAULT_BIAS, help="see meanq metrics (%(default)s)")
     options = parser.parse_args(arguments)
-    directory = options.out or default_directory(options.runs[0])
+    directory = options.out or default_directory(options.runs[0], "report")
     shown = f"meanq report {shlex.join(map(str, options.runs))}"
     shown += f" --bias {options.bias}" if options.bias != DEFAULT_BIAS else ""
     found = read_runs(options.runs)

@@ -33,7 +33,7 @@ from .page import late_as_text, page
 def redraw(source: Path, directory: Path) -> list[Drawn]:
     """Draw the figures and write the page, from the tables in `source`."""
     kept = store.read(source)
-    drawn = draw_tables(kept.figures, styles(all_labels(kept.figures)), directory / "figures", png=False)
+    drawn = draw_tables(kept.figures, styles(all_labels(kept.figures)), directory / "figures")
     (directory / "README.md").write_text(page(kept.about, kept.tables, drawn))
     return drawn
 

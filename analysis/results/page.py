@@ -9,9 +9,9 @@ import pandas as pd
 from meanq.metrics.registry import shown_in
 
 from ..figures.catalogue import Drawn
-from ..figures.palette import readable_names
 from ..figures.tables import game_name
 from ..findings.claims import UNDECIDED
+from ..labels import readable_names, say_shared
 
 LATE_CAPTION = (
     "Means over the last quarter of training and over runs with 95% intervals (Student's; of members the jackknife's). "
@@ -32,7 +32,8 @@ def page(about: Mapping[str, Any], frames: Mapping[str, pd.DataFrame], drawn: Se
     parts = [f"# {about['study']}", *_asked(about), *_made_by(about)]
     for figure in drawn:
         parts += [f"## {figure.title}", f"![{figure.title}](figures/{figure.name}.svg)", figure.caption]
-    parts += ["## Late in training", LATE_CAPTION, _markdown(late_as_text(frames["late"]))]
+    shared = say_shared(frames["late"]["label"])
+    parts += ["## Late in training", f"{LATE_CAPTION} {shared}".strip(), _markdown(late_as_text(frames["late"]))]
     if "findings" in frames:
         parts += ["## What the paper concludes", FINDINGS_CAPTION, *_verdicts(frames["findings"])]
     if "scores" in frames:

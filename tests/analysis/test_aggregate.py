@@ -113,7 +113,7 @@ def test_scores_are_those_of_games_and_runs_that_all_have(tmp_path: Path) -> Non
     ):
         assert words in notes
     np.testing.assert_allclose(collect(found, at=10, labels=["meanq"]).matrices["meanq"], [[0, 0], [0.1, 0.1]])
-    with pytest.raises(AnalysisError, match="no runs with label other"):
+    with pytest.raises(AnalysisError, match="other: no such label; there are"):
         collect(found, labels=["other"])
     with pytest.raises(AnalysisError, match="no game has scores of all labels"):
         collect(found, at=15)

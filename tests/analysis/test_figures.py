@@ -1,5 +1,6 @@
 """Figures show what their tables say, gaps included, and nothing in them lies over something else."""
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -13,14 +14,17 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
+from scipy import stats
 
 from analysis import aggregate, metrics
 from analysis.figures import __main__ as figures
 from analysis.figures.aggregates import pairs_to_compare
 from analysis.figures.catalogue import KINDS, all_labels, draw_all, draw_tables, read_tables
+from analysis.figures.form import Form
 from analysis.figures.palette import styles
 from analysis.figures.panels import columns_for, compact, settings
 from analysis.figures.series import ROWS, series_table
+from analysis.intervals import student_interval
 from analysis.late import late_table
 from analysis.metrics import Metrics, compute
 from analysis.paper.tables import paper_table
@@ -471,21 +475,109 @@ def test_the_same_runs_and_the_tables_give_the_same_bytes(tmp_path: Path, capsys
     assert first.keys() == {f"{name}.{suffix}" for name in names.split(",") for suffix in ("csv", "svg", "png")}
     figures.main([str(tmp_path / "runs"), "--out", str(tmp_path / "second"), "--only", names])
     tables = read_tables(tmp_path / "first")
-    draw_tables(tables, styles(all_labels(tables)), tmp_path / "third")
+    draw_tables(tables, styles(all_labels(tables)), tmp_path / "third", formats=("svg", "png"))
     for again in ("second", "third"):
         for name, content in first.items():
             assert (tmp_path / again / name).read_bytes() == content, f"{again}/{name}"
     assert b"2 runs of each label" in first["study.svg"], "the caption travels with the figure"
 
 
-def test_what_is_wrong_with_the_command_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = ["--out", str(tmp_path / "out")]
-    with pytest.raises(SystemExit, match="nowhere"):
-        figures.main([str(tmp_path / "nowhere"), *out])
-    with pytest.raises(SystemExit):
-        figures.main([str(tmp_path), "--only", "none", *out])
-    assert "no such figure" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (["--only", "none"], r"--only none: write one or more of learning_curves,study,"),
+        (["--format", "svg,gif"], r"--format gif: write one or more of pdf,svg,png"),
+        (["--size", "4 by 3"], r"--size 4 by 3: write WIDTHxHEIGHT or WIDTH in inches"),
+        (["--size", "1x1", "--only", "study"], r"--size: 2 panels side by side need a width above 1\.9 inches"),
+        (["--size", "7x1", "--only", "study"], r"--size: 2 rows of panels need a height above 1\.\d inches"),
+        (["--labels", "mean"], r"--labels mean: which of meanq, meanq_no_target\?"),
+        (["--labels", "dqn", "--names", "meanq=Ours"], r"--names meanq: no such label; there are dqn"),
+        (["--names", "dqn"], r"--names dqn: write LABEL=NAME"),
+    ],
+)
+def test_what_is_wrong_with_the_command_is_one_line(wrong: list[str], told: str, tmp_path: Path) -> None:
+    write_study(tmp_path / "runs", ["a"], ["dqn", "meanq", "meanq_no_target"])
+    with pytest.raises(SystemExit, match=f"^analysis: {told}"):
+        figures.main([str(tmp_path / "runs"), "--out", str(tmp_path / "out"), *wrong])
     assert not (tmp_path / "out").exists()
+    with pytest.raises(SystemExit, match="nowhere"):
+        figures.main([str(tmp_path / "nowhere")])
+
+
+def test_a_user_chooses_labels_names_formats_and_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_study(tmp_path, ["a"], [f"{name}__batch_size=64" for name in ("dqn", "meanq", "rainbow")], seeds=3)
+    chosen = ["--labels", "meanq,DQN", "--names", "meanq=Ours", "--size", "5x3.5", "--format", "svg,pdf"]
+    figures.main([str(tmp_path), "--only", "study", *chosen])
+    out = tmp_path / "figures"
+    assert {path.name for path in out.iterdir()} == {"study.csv", "study.svg", "study.pdf"}, "below the runs by default"
+    svg = (out / "study.svg").read_text()
+    assert 'width="360pt" height="252pt"' in svg and "/MediaBox [ 0 0 360 252 ]" in (out / "study.pdf").read_text(
+        "latin1"
+    )
+    assert svg.index("<!-- Ours -->") < svg.index("<!-- DQN -->"), "in the order of --labels"
+    assert set(read_tables(out)["study"]["label"]) == {"dqn__batch_size=64", "meanq__batch_size=64"}
+    assert (
+        capsys.readouterr().out.count("All runs: batch_size=64.") == 1
+        and "batch_size" not in svg[svg.index("<defs>") :]
+    )
+    before = (out / "study.pdf").read_bytes()
+    figures.main([str(tmp_path), "--only", "study", *chosen])
+    assert (out / "study.pdf").read_bytes() == before
+
+
+@pytest.mark.parametrize("band", ["std", "ci", "none"])
+def test_bands_are_what_a_user_chooses(band: str, tmp_path: Path) -> None:
+    found, metrics = study(tmp_path, ["a", "b"], ["dqn"], seeds=3)
+    table = KINDS["learning_curves"].select(found, metrics)
+    with settings():
+        figure, caption = KINDS["learning_curves"].draw(table, styles(["dqn"]), Form(band, single_runs=False))
+    assert ("(band)" in caption) == (band != "none") and "faded" not in caption
+    returns = [[run.episode_means["return"][100_000] for run in found.of(env, "dqn")] for env in "ab"]
+    of_game = {
+        "std": np.std(returns[0], ddof=1),
+        "ci": np.ptp(student_interval(np.array(returns[0]))) / 2,
+        "none": None,
+    }
+    scaled = [np.var(np.array(part) / 10, ddof=1) for part in returns]  # normalised
+    errors = np.array(scaled) / 3
+    freedom = errors.sum() ** 2 / (errors**2 / 2).sum()
+    of_average = {
+        "std": np.sqrt(sum(scaled)) / 2,
+        "ci": stats.t.ppf(0.975, freedom) * np.sqrt(errors.sum()) / 2,
+        "none": None,
+    }
+    for axis, reach in ((figure.axes[0], of_game[band]), (figure.axes[-1], of_average[band])):
+        drawn = [item for item in axis.collections if isinstance(item, PolyCollection)]
+        assert len(drawn) == (band != "none") and not [i for i in axis.collections if isinstance(i, LineCollection)]
+        for polygon in drawn:
+            at_end = [y for x, y in polygon.get_paths()[0].vertices if x == 100_000]
+            assert np.ptp(at_end) / 2 == pytest.approx(reach, rel=1e-4)
+
+
+def test_where_a_ratio_is_defined_nowhere_std_and_gap_are_shown_as_they_are(tmp_path: Path) -> None:
+    found, metrics = study(tmp_path, ["a"], ["dqn", "meanq"], top=-5)
+    assert metrics.table["metric"].isin(["normalised_std"]).any()
+    figure, caption, table = picture(found, metrics, "study")
+    assert {"std", "jensen_gap"} < set(table["metric"]) and "normalised_std" not in set(table["metric"])
+    assert "not divided by the normalised return" in caption
+    assert not [text for axis in figure.axes for text in axis.texts]
+
+
+def test_an_effective_size_above_the_members_is_said(tmp_path: Path) -> None:
+    """Two members whose errors cancel: the mean over them does not vary."""
+    for label, noise in (("cancels", -1), ("agrees", 1)):
+        for seed in range(4):
+            error = np.random.default_rng(seed).normal(0, 1, (4, 1, 2))
+            q = np.concatenate([error, noise * error], axis=1) + np.random.default_rng(9 + seed).normal(
+                0, 0.1, (4, 2, 2)
+            )
+            write_run(tmp_path, "a", label, seed, {10: 5}, q={10: q})
+    found = read_runs([tmp_path])
+    metrics = compute(found)
+    (note,) = (note for note in metrics.notes if "effective size" in note)
+    assert note.startswith("a, cancels: effective size above the number of members")
+    caption = picture(found, metrics, "mechanism")[1]
+    assert re.search("An effective size above the number of members is where .* below zero.*: cancels[.]", caption)
 
 
 def test_shapes_and_numbers() -> None:
@@ -540,12 +632,12 @@ def test_tables_of_earlier_versions_can_be_read(tmp_path: Path) -> None:
     rows = read_tables(tmp_path)["study"]
     new = pd.DataFrame(
         [
-            ("game", "NA", "run", 0, pd.NA, 10, "return", 1, np.nan, 20),
-            ("game", "NA", "run", 12, pd.NA, 10, "return", 3, np.nan, 20),
-            ("game", "NA", "over_runs", pd.NA, pd.NA, 10, "return", 2, 1.5, 2),
-            ("game", "NA", "group", pd.NA, 1, 10, "normalised_std", np.nan, np.nan, 5),
-            ("game", "NA", "over_runs", pd.NA, pd.NA, 10, "effective_size", 4, np.nan, 2),
-            ("game", "NA", "cited", pd.NA, pd.NA, 10, "return", 9, np.nan, 1),
+            ("game", "NA", "run", 0, pd.NA, 10, "return", 1, np.nan, np.nan, 20),
+            ("game", "NA", "run", 12, pd.NA, 10, "return", 3, np.nan, np.nan, 20),
+            ("game", "NA", "over_runs", pd.NA, pd.NA, 10, "return", 2, 1.5, 12.706205 * 1.5 / 2**0.5, 2),
+            ("game", "NA", "group", pd.NA, 1, 10, "normalised_std", np.nan, np.nan, np.nan, 5),
+            ("game", "NA", "over_runs", pd.NA, pd.NA, 10, "effective_size", 4, np.nan, np.nan, 2),
+            ("game", "NA", "cited", pd.NA, pd.NA, 10, "return", 9, np.nan, np.nan, 1),
         ],
         columns=metrics.COLUMNS,
     ).astype({"seed": "Int64", "group": "Int64", "value": float})

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.figures import palette
-from analysis.figures.palette import ALGORITHMS, cited, order, readable, readable_names, series, split_label, styles
+from analysis.figures.palette import ALGORITHMS, cited, order, series, styles
+from analysis.labels import LONGEST_NAME, readable, readable_names, split_label
 from analysis.paper.tables import paper_table
 
 VANILLA = ["dqn", "dqn_no_target", "avg_dqn", "ens_dqn", "meanq", "meanq_no_target"]
@@ -116,7 +116,7 @@ def test_a_series_grows_darker_and_keeps_the_dash_of_its_algorithm() -> None:
         assert [style.colour for style in of_method] == colours, "of the same number, the same"
     assert len({(style.dash, style.marker) for style in found.values()}) == len(found)
     assert series(["dqn", "meanq__a=1", "meanq__a=2"]) == {}, "two numbers are no series"
-    assert series(["dqn__a=1__b=1", "dqn__a=2__b=1", "dqn__a=3__b=1"]) == {}, "two overrides are none either"
+    assert series(["dqn", "dqn__a=1__b=1", "dqn__a=2__b=1", "dqn__a=3__b=1"]) == {}, "two overrides are none either"
     assert series([f"x__a={n}" for n in ("1", "1e-4", "0.5")])["a"]["x__a=1e-4"] == ("x", 1e-4)
 
 
@@ -153,7 +153,7 @@ def test_names_are_readable(label: str, parts: tuple[str, str], name: str) -> No
 
 def test_long_names_are_shortened() -> None:
     label = "meanq__" + "__".join(f"field_{i}=0.001" for i in range(9))
-    assert len(readable_names([label])[label]) <= palette.LONGEST_NAME
+    assert len(readable_names([label])[label]) <= LONGEST_NAME
 
 
 @pytest.mark.parametrize("study", [VANILLA, MAIN, TECHNIQUES], ids=["vanilla", "main", "techniques"])

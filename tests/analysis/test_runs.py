@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from analysis.runs import AnalysisError, named_labels, read_runs
+from analysis.runs import AnalysisError, read_runs
 from tests.short_runs import train
 from tests.synthetic_runs import write_run
 
@@ -287,12 +287,6 @@ def test_a_reason_of_several_lines_is_one(tmp_path: Path) -> None:
     status = json.loads((directory / "status.json").read_text()) | {"reason": "CUDA error: bad\nsecond\n  third"}
     (directory / "status.json").write_text(json.dumps(status))
     assert said(read_runs([tmp_path]).messages(), "of 10: CUDA error: bad second third")
-
-
-def test_labels_with_commas_can_be_named() -> None:
-    known = ["dqn", "dqn {algo.double=True, algo.learning_rate=0.1}", "meanq"]
-    assert named_labels(",".join(known)) == known
-    assert named_labels("") == []
 
 
 def test_a_kind_of_environment_that_is_no_name_is_no_hindrance(tmp_path: Path) -> None:
