@@ -48,7 +48,16 @@ def make_agent(
 ) -> Agent:
     """An agent on the CPU."""
     generator = torch.Generator().manual_seed(noise_seed)
-    return Agent(algo, network, params, torch.device("cpu"), generator, compile=compile)
+    return Agent(
+        algo,
+        network,
+        params,
+        torch.device("cpu"),
+        generator,
+        compile=compile,
+        subsets=np.random.default_rng(noise_seed),
+        fresh=lambda number: random_params(network, algo.ensemble_size, 100 + number),
+    )
 
 
 def random_params(network: QNetwork, members: int, seed: int) -> Params:

@@ -19,6 +19,7 @@ from meanq.config.errors import ConfigError, closest, printable
 from meanq.config.extensions import (
     CODE_FIELDS,
     LOGGERS,
+    SCALAR_TARGETS,
     VALUE_FORMS,
     import_bootstrap_rule,
     import_code,
@@ -126,17 +127,17 @@ def _combinations(config: Config) -> Iterator[tuple[bool, str, str]]:
     needed = f"algo.bootstrap={algo.bootstrap} needs at least {members} members"
     yield algo.ensemble_size >= members, "algo.ensemble_size", needed
     combine = "this rule cannot combine distributions: write algo.value=scalar, or give it a `combine`"
-    yield (
-        algo.value not in VALUE_FORMS or algo.value == "scalar" or getattr(rule, "combine", None) is not None,
-        "algo.bootstrap",
-        combine,
-    )
+    numbers = algo.value not in VALUE_FORMS or algo.value in SCALAR_TARGETS
+    yield numbers or getattr(rule, "combine", None) is not None, "algo.bootstrap", combine
+    yield from _next_value(config, rule)
+    yield from _resets(config)
     yield algo.value_min < algo.value_max, "algo.value_max", f"write more than algo.value_min={algo.value_min}"
     same = "without a target network or noise the same weights choose and evaluate: write algo.double=false"
     yield not algo.double or algo.target_network is not None or algo.noisy, "algo.double", same
     learned = "by quantile regression" if algo.value == "quantile" else "by cross entropy"
     no_loss = f"distributions are learned {learned}: leave algo.loss out, or write algo.value=scalar"
-    yield algo.value not in ("categorical", "quantile") or algo.loss == "squared", "algo.loss", no_loss
+    distributions = algo.value in VALUE_FORMS and algo.value != "scalar"
+    yield not distributions or algo.loss == "squared", "algo.loss", no_loss
     own_optimiser = "these are for an optimiser of torch.optim: write algo.optimiser=torch.optim.NAME"
     yield algo.optimiser != "adam" or not algo.optimiser_options, "algo.optimiser_options", own_optimiser
     network = config.network
@@ -144,7 +145,8 @@ def _combinations(config: Config) -> Iterator[tuple[bool, str, str]]:
     if network.kind != "layers":
         layers = "the network is your own and has no such layers: write network=custom"
         yield not network.convolutions and not network.dense, "network.kind", layers
-        for name, none in (("algo.dueling", False), ("algo.noisy", False), ("algo.parallel_networks", 1)):
+        nothing = {"algo.dueling": False, "algo.noisy": False, "algo.parallel_networks": 1, "algo.reset_every": None}
+        for name, none in {**nothing, "network.layer_norm": "none"}.items():
             remedy = f"network.kind={network.kind} has layers of its own: write {name}={as_written(none)}"
             yield attrgetter(name)(config) == none, name, remedy
     for name, off in (("algo.bias_noise", "fan_in"), ("algo.shared_noise", False), ("evaluation.noise", False)):
@@ -152,6 +154,37 @@ def _combinations(config: Config) -> Iterator[tuple[bool, str, str]]:
         yield algo.noisy or attrgetter(name)(config) == off, name, remedy
     explore = "without noisy weights a greedy agent never explores: write algo.exploration=epsilon_greedy"
     yield algo.noisy or algo.exploration != "greedy", "algo.exploration", explore
+
+
+def _next_value(config: Config, rule: Any) -> Iterator[tuple[bool, str, str]]:
+    """Conditions of the value of a next state, as `_combinations`."""
+    algo, option = config.algo, getattr(rule, "option", None)
+    if option is not None:
+        needs = f"algo.bootstrap={algo.bootstrap} needs a number above 0, e.g. algo.{option}=10"
+        yield getattr(algo, option) is not None, f"algo.{option}", needs
+    unused = "it belongs to algo.bootstrap=mellowmax: write that, or leave it out"
+    yield algo.mellowmax_omega is None or option == "mellowmax_omega", "algo.mellowmax_omega", unused
+    no_choice = f"algo.bootstrap={algo.bootstrap} averages over actions and chooses none: write algo.double=false"
+    yield not algo.double or getattr(rule, "chooses", True), "algo.double", no_choice
+    if algo.bootstrap_subset is not None:
+        fewer = f"a subset has fewer than the algo.ensemble_size={algo.ensemble_size} members: write "
+        fewer += f"{algo.ensemble_size - 1} or less" if algo.ensemble_size > 1 else "null"
+        yield algo.bootstrap_subset < algo.ensemble_size, "algo.bootstrap_subset", fewer
+        alike = f"algo.bootstrap={algo.bootstrap} needs members of its own: write algo.bootstrap=min, or null here"
+        yield getattr(rule, "same_for_all", True), "algo.bootstrap_subset", alike
+        weights = "confidence weights need all members: write algo.confidence_temperature=null"
+        yield algo.confidence_temperature is None, "algo.confidence_temperature", weights
+
+
+def _resets(config: Config) -> Iterator[tuple[bool, str, str]]:
+    """Conditions of resets, as `_combinations`."""
+    algo = config.algo
+    never = "nothing is reset: write algo.reset_every=NUMBER, or leave algo.reset_layers out"
+    yield algo.reset_every is not None or algo.reset_layers == "last", "algo.reset_layers", never
+    if algo.reset_every is not None and algo.optimiser != "adam":
+        code = import_code("algo.optimiser", algo.optimiser)
+        forget = f"algo.optimiser={algo.optimiser} has no method `reset`, which forgets gradients: give it one"
+        yield hasattr(code, "reset") or hasattr(code, "zero_grad"), "algo.reset_every", forget
 
 
 def _check_directory_name(name: str, text: str | None) -> None:

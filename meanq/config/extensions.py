@@ -21,8 +21,16 @@ ENVIRONMENTS = {
     "garnet": "meanq.envs.garnet.Garnet",
     "gymnasium": "meanq.envs.gym.Gymnasium",
 }
-BOOTSTRAP_RULES = {name: f"meanq.learning.bootstrap.{name.upper()}" for name in ("mean", "own", "min", "others")}
-VALUE_FORMS = {name: f"meanq.learning.values.{name.title()}Value" for name in ("scalar", "categorical", "quantile")}
+BOOTSTRAP_RULES = {
+    name: f"meanq.learning.bootstrap.{name.upper()}" for name in ("mean", "own", "min", "others", "mellowmax")
+}
+VALUE_FORMS = {
+    "scalar": "meanq.learning.values.ScalarValue",
+    "hl_gauss": "meanq.learning.values.GaussianHistogramValue",
+    "categorical": "meanq.learning.values.CategoricalValue",
+    "quantile": "meanq.learning.values.QuantileValue",
+}
+SCALAR_TARGETS = ("scalar", "hl_gauss")  # forms whose target follows from the next state's Q, not its distribution
 EXPLORATIONS = dict.fromkeys(
     ("epsilon_greedy", "episode_member", "ucb", "greedy"), "meanq.learning.exploration.Explorer"
 )

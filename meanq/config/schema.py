@@ -18,6 +18,7 @@ CONFIG_DIR = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.par
 
 WANDB_MODES = ("auto", "online", "offline", "disabled")
 _COMPILE = ("auto", "true", "false")
+_RESETS = ("last", "all")
 _OF_MACHINE = {"label": False, "compared": False}
 _NOT_IN_LABEL = {"label": False}  # of what only measures a run: schedules, states of probes, scores to compare with
 
@@ -44,6 +45,9 @@ class NetworkConfig:
     shared_hidden: bool = setting("one hidden layer for both dueling streams", False)
     padding: str = setting("padding of the convolutions", "valid", choices=("valid", "same"))
     initial_weights: str = setting("initial weights", "uniform", choices=("uniform", "xavier"))
+    layer_norm: str = setting(
+        "layer normalisation before each rectifier", "none", choices=("none", "features", "channels")
+    )
 
 
 @dataclass
@@ -119,7 +123,9 @@ class AlgoConfig:
     name: str = setting("name of the algorithm")
     family: str = setting("which env.FAMILY block of values applies", identity=False)
     ensemble_size: int = setting("members K of the ensemble", least=1)
-    bootstrap: str = setting("rule for the next value: mean, min, own, others, or your own's import path")
+    bootstrap: str = setting("rule for the next value: mean, min, own, others, mellowmax, or your own's import path")
+    mellowmax_omega: float | None = setting("omega of bootstrap=mellowmax; large: close to the maximum", None, above=0)
+    bootstrap_subset: int | None = setting("members drawn at each update for the rule; null: all", None, least=1)
     double: bool = setting("Double DQN: online weights choose actions")
     target_network: int | None = setting("interactions between copies; null: no target network", None, least=1)
     target_snapshots: int = setting("past copies that are averaged", least=1)
@@ -132,12 +138,12 @@ class AlgoConfig:
     importance_start: float = setting("importance exponent at first", least=0, most=1)
     importance_end: float = setting("importance exponent at last", least=0, most=1)
     importance_steps: int | None = setting("interactions in between; null: whole run", None)
-    value: str = setting("value form: scalar, categorical, quantile, or your own's import path")
+    value: str = setting("value form: scalar, hl_gauss, categorical, quantile, or your own's import path")
     loss: str = setting("loss of scalar values", "squared", choices=("squared", "huber"))
-    atoms: int = setting("atoms of a categorical value", least=2)
+    atoms: int = setting("atoms of a categorical value, bins of hl_gauss", least=2)
     quantiles: int = setting("quantiles of a quantile value", 200, least=1)
-    value_min: float = setting("lowest atom")
-    value_max: float = setting("highest atom")
+    value_min: float = setting("lowest atom; lower edge of the lowest bin")
+    value_max: float = setting("highest atom; upper edge of the highest bin")
     dueling: bool = setting("dueling streams of value and advantage")
     noisy: bool = setting("dense layers with Gaussian noise")
     noise: float = setting("initial scale sigma_0 of noise", above=0, most=100)
@@ -161,6 +167,8 @@ class AlgoConfig:
     optimiser: str = setting("adam, or your own's import path, e.g. torch.optim.RMSprop", "adam")
     optimiser_options: dict[str, Any] = setting("its keyword arguments, where it is one of torch.optim", dict)
     max_gradient_norm: float | None = setting("limit for each member; null: none", above=0)
+    reset_every: int | None = setting("gradient steps between resets of layers; null: never", None, least=1)
+    reset_layers: str = setting("which: last (hidden and output), or all (others partly)", "last", choices=_RESETS)
     random_shift: int = setting("largest shift of images, pixels", least=0)
     # At most 0.5: the normal draw is cut off at 2, so images are never multiplied by less than 0.
     random_intensity: float = setting("random brightness of images", 0.0, least=0, most=0.5)

@@ -34,7 +34,7 @@ def evaluations_per_update(algo: AlgoConfig) -> int:
     members, batch = algo.ensemble_size, algo.batch_size
     all_members = bootstrap_rule(algo.bootstrap).all_members or algo.confidence_temperature is not None
     rows = members if algo.minibatch == "independent" and all_members else 1
-    next_states = members * rows * batch
+    next_states = (algo.bootstrap_subset or members) * rows * batch
     lagging = algo.target_snapshots if algo.target_network is not None else 1
     return (3 * members * batch + next_states * (lagging + (1 if algo.double else 0))) * algo.parallel_networks
 

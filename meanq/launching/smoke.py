@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from meanq.config.errors import ConfigError
-from meanq.config.extensions import own_code
+from meanq.config.extensions import SCALAR_TARGETS, own_code
 from meanq.config.schema import Config
 from meanq.envs import make_env
 from meanq.learning import build
@@ -45,15 +45,16 @@ def try_own_code(config: Config) -> None:
         if spread is not None:
             _shape("spread", spread, (members, _BATCH, actions))
     with _blaming("algo.bootstrap", own):
-        rule = bootstrap_rule(config.algo.bootstrap)
+        rule = bootstrap_rule(config.algo.bootstrap, config.algo)
         evaluating = members if rule.all_members else 1
         next_outputs = outputs.expand(evaluating, *outputs.shape)
         q = form.expectation(next_outputs)
         for name in ("select", "evaluate"):
             _shape("its result", getattr(rule, name)(q), (members, _BATCH, actions))
-        if form.atoms is not None and rule.combine is None:
+        distributions = form.atoms is not None and config.algo.value not in SCALAR_TARGETS
+        if distributions and rule.combine is None:
             raise ValueError("this rule cannot combine distributions: give it a `combine`")
-        if form.atoms is not None and rule.combine is not None:
+        if distributions and rule.combine is not None:
             _shape("combine", rule.combine(next_outputs, q), outputs.shape)
     with _blaming("algo.value", own):
         zeros = torch.zeros(members, _BATCH)

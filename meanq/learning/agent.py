@@ -1,5 +1,6 @@
 """The agent: weights, target weights and optimiser of all K members, which act and learn as one batch."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +18,9 @@ from meanq.learning.optimiser import Adam, make_optimiser
 from meanq.learning.target_cache import TargetCache
 from meanq.learning.values import make_value_form
 from meanq.replay.buffer import Batch
+from meanq.replay.frames import to_device
+
+_RESET_SHARE = 0.2  # of fresh weights in layers that a reset changes only in part
 
 
 class DivergedError(FloatingPointError):
@@ -36,7 +40,10 @@ class Agent:
         *,
         compile: bool = False,
         cache_targets: bool = True,
+        subsets: np.random.Generator | None = None,
+        fresh: Callable[[int], Params] | None = None,
     ) -> None:
+        """`subsets` draws the members of `bootstrap_subset`; `fresh` makes the weights of each reset, by its number."""
         self._algo = algo
         self._value = make_value_form(algo, device)
         self._network = network
@@ -48,6 +55,8 @@ class Agent:
             self._target_cache = TargetCache(evaluate, device, keep=cache_targets)
         self._device = device
         self._generator = generator  # for noisy weights and augmentation; on the same device
+        self._subsets, self._fresh = subsets, fresh
+        self._updates = 0  # gradient steps so far; counted for resets
         # With `shared_noise`: the noise of this interaction and of the previous one. Otherwise None.
         self._noise: Tensor | None = None
         self._last_noise: Tensor | None = None
@@ -109,7 +118,24 @@ class Agent:
         self.gradients = {}  # free the old gradients, which are as large as the weights, before computing new ones
         self.gradients, learned = self._step(self.online, self.target, batch, noise)
         self._optimiser.step(self.gradients)
+        self._updates += 1
+        if self._algo.reset_every is not None and self._updates % self._algo.reset_every == 0:
+            self._reset(self._updates // self._algo.reset_every)
         return learned
+
+    @torch.no_grad()
+    def _reset(self, number: int) -> None:
+        """Draw the last layers anew, and with `reset_layers=all` move the others a fifth of the way to fresh weights.
+
+        What changes begins with an optimiser that has seen no gradient. The target network changes at its next copy.
+        """
+        assert self._fresh is not None
+        fresh = self._fresh(number)
+        share = {name: 1.0 if self._network.is_last(name) else _RESET_SHARE for name in self.online}
+        changed = [name for name in self.online if share[name] == 1 or self._algo.reset_layers == "all"]
+        for name in changed:
+            self.online[name].lerp_(fresh[name].to(self._device), share[name])
+        self._optimiser.reset(changed)
 
     def _augmented(self, batch: Batch) -> Batch:
         algo, states, next_states = self._algo, batch.states, batch.next_states
@@ -129,11 +155,21 @@ class Agent:
         update. A target network that is copied less often draws its own noise.
         """
         if self._noise is None:
-            return self._learner.draw_noise(self.online, self.target, self._generator)
+            noise = self._learner.draw_noise(self.online, self.target, self._generator)
+            return replace(noise, subset=self._draw_subset())
         evaluating = self._last_noise
         if self.target is not None:
             evaluating = self._network.draw_noise(self.target, self._generator)
-        return Noise(evaluating=evaluating, choosing=self._noise if self._algo.double else None, learning=self._noise)
+        choosing = self._noise if self._algo.double else None
+        return Noise(evaluating, choosing, learning=self._noise, subset=self._draw_subset())
+
+    def _draw_subset(self) -> Tensor | None:
+        """Draw the members that evaluate next states in this update; None: all do."""
+        if self._algo.bootstrap_subset is None:
+            return None
+        assert self._subsets is not None
+        drawn = self._subsets.permutation(self._algo.ensemble_size)[: self._algo.bootstrap_subset]
+        return to_device(drawn, self._device)
 
     def _cached_values(self, batch: Batch, drawn_from: int | None) -> Tensor | None:
         """Look up V-bar(s') [R, B] in the cache. None: there is no cache, and the step computes the values itself."""
@@ -179,6 +215,8 @@ class Agent:
             "optimiser": self._optimiser.state_dict(),
             "generator": self._generator.get_state(),
             **({} if self._noise is None else {"noise": self._noise.clone(), "last_noise": self._last_noise}),
+            **({} if self._subsets is None else {"subsets": self._subsets.bit_generator.state}),
+            **({} if self._fresh is None else {"updates": self._updates}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -192,6 +230,9 @@ class Agent:
         self._generator.set_state(state["generator"])
         if "noise" in state:
             self._noise, self._last_noise = (state[name].to(self._device) for name in ("noise", "last_noise"))
+        if self._subsets is not None:
+            self._subsets.bit_generator.state = state["subsets"]
+        self._updates = state.get("updates", 0)
         self._invalidate_cache()
 
     def _invalidate_cache(self) -> None:

@@ -3,18 +3,20 @@
 A rule reduces values q [E, R, B, A] of next states to [R, B, A]: E evaluating members, R minibatches (one per member,
 even if all members share one), B states, A actions. Row r is the minibatch that member r learns from.
 The next action is the argmax of `select`; its value comes from `evaluate`. For categorical values, `combine` merges
-the members' distributions p [E, R, B, A, Z] into one.
+the members' distributions p [E, R, B, A, Z] into one. With `algo.bootstrap_subset`, E is a random subset of members.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from meanq.config.extensions import import_bootstrap_rule
+from meanq.config.schema import AlgoConfig
 
-Reduction = Callable[[Tensor], Tensor]
+Reduction = Callable[..., Tensor]  # of q, and of the rule's option where it has one
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,10 @@ class BootstrapRule:
     # True: a next state has the same value for every learning member, so it can be computed once for all of them.
     same_for_all: bool = False
     min_members: int = 1
+    # False: the value does not depend on the chosen action, so Double DQN means nothing.
+    chooses: bool = True
+    # The field of `algo` that `select` and `evaluate` take as their second argument.
+    option: str | None = None
 
 
 def mean(q: Tensor) -> Tensor:
@@ -60,6 +66,13 @@ def others(q: Tensor) -> Tensor:
     return torch.einsum("er,er...->r...", share, q)
 
 
+def mellowmax(q: Tensor, omega: float) -> Tensor:
+    """DeepMellow (Kim et al. 2019): log(mean_a exp(omega q_a)) / omega of the members' mean, for every action."""
+    q = q.mean(0)
+    value = ((omega * q).logsumexp(-1, keepdim=True) - math.log(q.shape[-1])) / omega
+    return value.expand_as(q)
+
+
 def _linear(reduction: Reduction) -> Callable[[Tensor, Tensor], Tensor]:
     """Build `combine` for a linear reduction, which applies to probabilities unchanged."""
     return lambda p, q: reduction(p)
@@ -70,12 +83,25 @@ MEAN = BootstrapRule(mean, mean, _linear(mean), same_for_all=True)
 OWN = BootstrapRule(own, own, _linear(own), all_members=False)
 MIN = BootstrapRule(minimum, minimum, least_expected, same_for_all=True)
 OTHERS = BootstrapRule(own, others, _linear(others), min_members=2)
+MELLOWMAX = BootstrapRule(mellowmax, mellowmax, same_for_all=True, chooses=False, option="mellowmax_omega")
 
 
-def bootstrap_rule(name: str) -> BootstrapRule:
-    """The rule of this name, or a user's own at an import path; a plain function becomes a rule for scalar values."""
+def bootstrap_rule(name: str, algo: AlgoConfig | None = None) -> BootstrapRule:
+    """The rule of this name, or a user's own at an import path; a plain function becomes a rule for scalar values.
+
+    `algo` gives the rule its option; without it, a rule that has one can only be asked about.
+    """
     rule = import_bootstrap_rule(name)
-    return rule if isinstance(rule, BootstrapRule) else BootstrapRule(rule, rule)
+    if not isinstance(rule, BootstrapRule):
+        return BootstrapRule(rule, rule)
+    if rule.option is None or algo is None:
+        return rule
+    evaluate, option = rule.evaluate, getattr(algo, rule.option)
+
+    def reduce(q: Tensor) -> Tensor:
+        return evaluate(q, option)
+
+    return replace(rule, select=reduce, evaluate=reduce)
 
 
 def next_actions(rule: BootstrapRule, q: Tensor) -> Tensor:

@@ -44,9 +44,9 @@ def state_shape(config: Config, env: "Environment") -> tuple[int, ...]:
     return (config.env.stack * channels, *size)
 
 
-def member_generator(seed: int, member: int) -> torch.Generator:
-    """The generator of a member's initial weights, which do not depend on the size of the ensemble."""
-    return torch.Generator().manual_seed(integer_seed(stream(seed, "weights", member)))
+def member_generator(seed: int, member: int, *reset: int) -> torch.Generator:
+    """The generator of a member's weights, initially or at a reset; they do not depend on the size of the ensemble."""
+    return torch.Generator().manual_seed(integer_seed(stream(seed, "weights", member, *reset)))
 
 
 def weight_shapes(config: Config, network: QNetwork) -> Params:
@@ -58,8 +58,22 @@ def weight_shapes(config: Config, network: QNetwork) -> Params:
 def make_agent(config: Config, network: QNetwork, device: torch.device, compile: bool) -> Agent:
     """An agent that has learned nothing yet."""
     noise = torch.Generator(device).manual_seed(integer_seed(stream(config.seed, "noise")))
-    weights = network.init([member_generator(config.seed, k) for k in range(config.algo.ensemble_size)])
-    return Agent(config.algo, network, weights, device, noise, compile=compile, cache_targets=config.cache_targets)
+    algo = config.algo
+
+    def weights(*reset: int) -> Params:
+        return network.init([member_generator(config.seed, k, *reset) for k in range(algo.ensemble_size)])
+
+    return Agent(
+        algo,
+        network,
+        weights(),
+        device,
+        noise,
+        compile=compile,
+        cache_targets=config.cache_targets,
+        subsets=None if algo.bootstrap_subset is None else stream(config.seed, "subsets"),
+        fresh=None if algo.reset_every is None else weights,
+    )
 
 
 def make_explorer(config: Config, env: "Environment") -> Explorer:

@@ -35,6 +35,7 @@ class Noise:
     evaluating: Tensor | None = None
     choosing: Tensor | None = None
     learning: Tensor | None = None
+    subset: Tensor | None = None  # [E], the members that evaluate next states; None: all
 
 
 Step = Callable[[Params, Params | None, Batch, Noise], tuple[Params, Learned]]
@@ -46,7 +47,7 @@ class Learner:
 
     def __init__(self, algo: AlgoConfig, network: QNetwork, value: ValueForm) -> None:
         self._algo = algo
-        self._rule = bootstrap_rule(algo.bootstrap)
+        self._rule = bootstrap_rule(algo.bootstrap, algo)
         self._value = value
         self._network = network
 
@@ -92,10 +93,10 @@ class Learner:
         if batch.next_values is not None:
             targets = batch.returns + batch.discounts * batch.next_values
             return targets.expand(self._algo.ensemble_size, -1), None
-        outputs = self._next_outputs(online if target is None else target, batch, noise.evaluating)
+        outputs = self._next_outputs(online if target is None else target, batch, noise.evaluating, noise.subset)
         q_choice = q = self._value.expectation(outputs)  # [E, R, B, A]
         if self._algo.double:
-            q_choice = self._value.expectation(self._next_outputs(online, batch, noise.choosing))
+            q_choice = self._value.expectation(self._next_outputs(online, batch, noise.choosing, noise.subset))
         confidence = None
         if self._algo.confidence_temperature:
             # Disagreement of the members on the next state's value, where each member chooses its own action.
@@ -123,6 +124,7 @@ class Learner:
             and not (algo.noisy or algo.double or algo.random_shift or algo.random_intensity)
             and algo.confidence_temperature is None
             and self._rule.same_for_all
+            and algo.bootstrap_subset is None
             and self._rule.select is self._rule.evaluate  # so the value of the chosen action is the maximum
             and algo.minibatch == "independent"
             and algo.ensemble_size > 1
@@ -141,13 +143,16 @@ class Learner:
         outputs = self._network(target, states).unflatten(0, (-1, self._algo.ensemble_size))
         return self._rule.evaluate(outputs.mean(0).unsqueeze(1)).squeeze(0)
 
-    def _next_outputs(self, params: Params, batch: Batch, noise: Tensor | None) -> Tensor:
-        """Evaluate next states: [E, R, B, A(, Z)], the input of a bootstrap rule, with R = K and E = K or 1."""
-        members = self._algo.ensemble_size
+    def _next_outputs(self, params: Params, batch: Batch, noise: Tensor | None, subset: Tensor | None) -> Tensor:
+        """Evaluate next states: [E, R, B, A(, Z)], the input of a bootstrap rule; R = K, and E = K, |subset| or 1."""
+        members = learning = self._algo.ensemble_size
         rows, size = batch.actions.shape
         states = batch.next_states
         params = self._network.perturb(params, noise)
         snapshots = self._network.members(params) // members
+        if subset is not None:
+            each = {name: p.unflatten(0, (snapshots, members, -1)) for name, p in params.items()}
+            params, members = {name: p[:, subset].flatten(0, 2) for name, p in each.items()}, len(subset)
         all_members = self._rule.all_members or bool(self._algo.confidence_temperature)
         if rows == 1:  # all members evaluate one shared minibatch
             outputs = self._network(params, states[0])
@@ -160,7 +165,7 @@ class Learner:
         if not all_members:
             return outputs.unsqueeze(0)  # [1, K, B, A(, Z)]
         outputs = outputs.unflatten(1, (rows, size))
-        return outputs.expand(members, members if rows == 1 else rows, size, *outputs.shape[3:])
+        return outputs.expand(members, learning if rows == 1 else rows, size, *outputs.shape[3:])
 
     def _clip(self, gradients: Params) -> tuple[Params, Tensor]:
         """Clip each member's gradient norm in place. Returns the gradients and the norms [K] before clipping."""

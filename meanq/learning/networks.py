@@ -29,6 +29,9 @@ _LOOP_MULTIPLY_ADDS = 5e6
 _SPLIT_WEIGHTS = 1_000_000
 
 
+_NORM_EPSILON = 1e-5  # added to the variance in layer normalisation, as in torch.nn.LayerNorm
+
+
 # If a dense layer has fewer outputs than this (but more than one), the transposed product is computed. It is up to
 # three times as fast and rounds all rows alike, which the cache of next states' values requires (target_cache.py).
 _NARROW = 16
@@ -67,6 +70,8 @@ class QNetwork:
 
     With `atoms`, an action has that many numbers. `form` says what numbers mean, by default log-probabilities with
     atoms and values without. With `parallel` > 1, each member consists of that many networks and outputs their mean.
+    With `layer_norm`, the inputs of each rectifier are normalised, then scaled by a learned gain and moved by a learned
+    shift: over all features of a layer (a stream of hidden units is a layer), or over the channels of each pixel.
     """
 
     def __init__(
@@ -94,20 +99,25 @@ class QNetwork:
         self._xavier = config.initial_weights == "xavier"
         self._same_padding = config.padding == "same"
         self._paddings: list[tuple[int, int, int, int]] = []  # per convolution: left, right, top, bottom
+        self._norm = config.layer_norm
         self._parallel = parallel
         self._noisy_layers: dict[str, tuple[int, int, int]] = {}  # name -> streams, fan-in and fan-out per stream
         self._scale = scale  # factor for input states: 1/255 for pixels
         self._strides = [c.stride for c in config.convolutions]
         self._shapes: dict[str, tuple[tuple[int, ...], int, int]] = {}  # name -> shape for one member, fan-in, fan-out
+        self._norm_shapes: dict[str, tuple[int, ...]] = {}  # layer -> shape of its gain and shift, for one member
         self.seen = self.state_shape[1:]  # height and width of the part of an image that affects the output
         self._conv_work: list[int] = []  # per convolution: multiply-adds for one member and one state
         features = self._add_convolutions(config)
         for i, width in enumerate(config.dense):
             self._add_dense(f"dense{i}", features, width)
+            self._add_norm(f"dense{i}", (1, 1, width))
             features = width
         self._num_dense = len(config.dense)
         # The hidden layers of both dueling streams read the same features, so one matrix holds both.
-        self._add_dense("hidden", features, config.hidden, streams=2 if dueling and not self._shared_hidden else 1)
+        streams = 2 if dueling and not self._shared_hidden else 1
+        self._add_dense("hidden", features, config.hidden, streams)
+        self._add_norm("hidden", (1, streams, config.hidden))
         self._add_dense("advantage" if dueling else "value", config.hidden, num_actions * (atoms or 1))
         if dueling:
             self._add_dense("value", config.hidden, atoms or 1)
@@ -140,6 +150,7 @@ class QNetwork:
             self._shapes[f"conv{i}.bias"] = (conv.channels,), fan_in, fan_out
             self._conv_work.append(height * width * fan_in * conv.channels)
             channels = conv.channels
+            self._add_norm(f"conv{i}", (channels, *((height, width) if self._norm == "features" else (1, 1))))
         return channels * height * width
 
     def _add_dense(self, name: str, fan_in: int, fan_out: int, streams: int = 1) -> None:
@@ -147,6 +158,14 @@ class QNetwork:
         self._shapes[f"{name}.bias"] = (1, streams * fan_out), fan_in, fan_out
         if self._noise is not None:
             self._noisy_layers[name] = streams, fan_in, fan_out
+
+    def _add_norm(self, layer: str, shape: tuple[int, ...]) -> None:
+        if self._norm != "none":
+            self._norm_shapes[layer] = shape
+
+    def is_last(self, name: str) -> bool:
+        """Whether a parameter belongs to the hidden or output layers, after all convolutions and dense layers."""
+        return name.partition(".")[0] in ("hidden", "advantage", "value")
 
     @property
     def multiply_adds(self) -> int:
@@ -175,6 +194,9 @@ class QNetwork:
             params[f"{weight}_sigma"] = torch.full_like(params[weight], self._noise / math.sqrt(fan_in))
             fan = fan_out if self._bias_noise == "fan_out" else fan_in
             params[f"{bias}_sigma"] = torch.full_like(params[bias], self._noise / math.sqrt(fan))
+        for layer, shape in self._norm_shapes.items():
+            params[f"{layer}.gain"] = torch.ones(len(generators) * self._parallel, *shape)
+            params[f"{layer}.shift"] = torch.zeros(len(generators) * self._parallel, *shape)
         return params
 
     def members(self, params: Params) -> int:
@@ -235,8 +257,8 @@ class QNetwork:
             x = x * self._scale
         x = self._convolutions(params, x) if self._strides else x.flatten(-len(self.state_shape))
         for i in range(self._num_dense):
-            x = F.relu(_dense(params, f"dense{i}", x))
-        x = F.relu(_dense(params, "hidden", x))
+            x = self._rectify(params, f"dense{i}", _dense(params, f"dense{i}", x))
+        x = self._rectify(params, "hidden", _dense(params, "hidden", x))
         if self.dueling:
             for_value, for_advantage = (x, x) if self._shared_hidden else x.chunk(2, dim=-1)
             advantage = self._per_action(_dense(params, "advantage", for_advantage))  # [K, N, A(, Z)]
@@ -258,7 +280,7 @@ class QNetwork:
         if shared:  # the same states for all members: their first layers are one convolution with K times the filters
             weight, bias = params["conv0.weight"], params["conv0.bias"]
             x = self._pad(_fast_layout(x), 0)
-            x = F.relu(F.conv2d(x, weight.flatten(0, 1), bias.flatten(), self._strides[0]))
+            x = self._rectify(params, "conv0", F.conv2d(x, weight.flatten(0, 1), bias.flatten(), self._strides[0]))
         else:
             x = x.transpose(0, 1).flatten(1, 2)  # [N, K * C, H, W]
         first = 1 if shared else 0
@@ -270,15 +292,35 @@ class QNetwork:
         for i in range(first, len(self._strides)):
             weight, bias = params[f"conv{i}.weight"], params[f"conv{i}.bias"]
             x = self._pad(x, i)
-            x = F.relu(F.conv2d(x, weight.flatten(0, 1), bias.flatten(), self._strides[i], groups=members))
+            x = F.conv2d(x, weight.flatten(0, 1), bias.flatten(), self._strides[i], groups=members)
+            x = self._rectify(params, f"conv{i}", x)
         return x.unflatten(1, (members, -1)).permute(1, 0, 3, 4, 2).flatten(2)
 
     def _convolve_member(self, params: Params, x: Tensor, k: int, first: int) -> Tensor:
         x = _fast_layout(x)
         for i in range(first, len(self._strides)):
             x = self._pad(x, i)
-            x = F.relu(F.conv2d(x, params[f"conv{i}.weight"][k], params[f"conv{i}.bias"][k], self._strides[i]))
+            x = F.conv2d(x, params[f"conv{i}.weight"][k], params[f"conv{i}.bias"][k], self._strides[i])
+            x = self._rectify(params, f"conv{i}", x, k)
         return x.permute(0, 2, 3, 1).flatten(1)
+
+    def _rectify(self, params: Params, layer: str, x: Tensor, member: int | None = None) -> Tensor:
+        """Normalise a layer's outputs, where configured, and rectify them.
+
+        Convolutions have outputs [N, K * C, H, W], of all members or of one; dense layers have [K, N, F].
+        """
+        if self._norm == "none":
+            return F.relu(x)
+        gain, shift = params[f"{layer}.gain"], params[f"{layer}.shift"]
+        if member is not None:
+            gain, shift = gain[member : member + 1], shift[member : member + 1]
+        split, over = 2, [-1]  # dense: [K, N, streams, F], a gain is [K, 1, streams, F]
+        if layer.startswith("conv"):  # [N, K, C, H, W], a gain is [K, C, H, W] or [K, C, 1, 1]
+            split, over = 1, [2] if self._norm == "channels" else [2, 3, 4]
+        x = x.unflatten(split, (len(gain), -1) if split == 1 else gain.shape[2:])
+        variance, mean = torch.var_mean(x, over, correction=0, keepdim=True)
+        normal = (x - mean) * (variance + _NORM_EPSILON).rsqrt()
+        return F.relu(normal * gain + shift).flatten(split, split + 1)
 
     def _pad(self, x: Tensor, convolution: int) -> Tensor:
         return F.pad(x, self._paddings[convolution]) if self._same_padding else x

@@ -4,6 +4,7 @@ That overhead is 0.2 ms per step, as long as the forward pass of a small network
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -24,6 +25,9 @@ class Optimiser(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    def reset(self, names: Sequence[str]) -> None:
+        """Forget the gradients of these parameters. Needed for `algo.reset_every` only."""
 
 
 def make_optimiser(algo: AlgoConfig, params: Params) -> Optimiser:
@@ -68,6 +72,10 @@ class TorchOptimiser:
                 for key, v in saved.items()
             }
 
+    def reset(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._optimiser.state.pop(self._params[name], None)
+
 
 class Adam:
     """Adam for a dictionary of parameters, which it updates in place."""
@@ -103,6 +111,13 @@ class Adam:
             weight_decay=0.0,
             maximize=False,
         )
+
+    @torch.no_grad()
+    def reset(self, names: Sequence[str]) -> None:
+        for name in names:
+            i = self._names.index(name)
+            for moment in (self._steps[i], self._means[i], self._squares[i]):
+                moment.zero_()
 
     @torch.no_grad()
     def step_shares(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Forms of value: a scalar per action, probabilities of fixed atoms (C51), or quantiles (QR-DQN).
+"""Forms of value: a scalar per action, probabilities of fixed atoms (C51) or bins (HL-Gauss), or quantiles (QR-DQN).
 
 A value form defines what a network's outputs mean: their expectation, the target built from next states' outputs and a
 bootstrap rule, and the loss. Outputs are [..., A] (scalar), log-probabilities [..., A, Z] (categorical, Bellemare et
@@ -55,7 +55,8 @@ def make_value_form(algo: AlgoConfig, device: torch.device) -> ValueForm:
     if algo.value not in VALUE_FORMS:
         form: ValueForm = import_code("algo.value", algo.value)(algo, device)
         return form
-    return CategoricalValue(algo.value_min, algo.value_max, algo.atoms, device)
+    distribution = GaussianHistogramValue if algo.value == "hl_gauss" else CategoricalValue
+    return distribution(algo.value_min, algo.value_max, algo.atoms, device)
 
 
 class ScalarValue(PlainOutputs):
@@ -137,6 +138,40 @@ class CategoricalValue(LogProbabilities):
     def spread(self, outputs: Tensor) -> Tensor:
         distances = self.support - self.expectation(outputs).unsqueeze(-1)
         return (outputs.exp() * distances.square()).sum(-1).sqrt()
+
+
+class GaussianHistogramValue(CategoricalValue):
+    """HL-Gauss (Imani and White 2018, Farebrother et al. 2024): a scalar target, learned as a distribution over bins.
+
+    The `atoms` bins have equal widths from `value_min` to `value_max`, and Q is the mean of their centres. The scalar
+    target y, which is clamped to this range, becomes a normal distribution around y with a standard deviation of
+    SIGMA bin widths, cut off at the range.
+    """
+
+    SIGMA = 0.75
+
+    def __init__(self, value_min: float, value_max: float, atoms: int, device: torch.device) -> None:
+        self._edges = torch.linspace(value_min, value_max, atoms + 1, device=device)
+        width = (value_max - value_min) / atoms
+        super().__init__(value_min + width / 2, value_max - width / 2, atoms, device)  # the support holds the centres
+        self._sigma = self.SIGMA * width
+
+    def target(
+        self, rule: BootstrapRule, outputs: Tensor, actions: Tensor, returns: Tensor, discounts: Tensor
+    ) -> Tensor:
+        """Compute y as for scalar values, and its distribution over the bins: [R, B, Z]."""
+        return self.histogram(ScalarValue().target(rule, self.expectation(outputs), actions, returns, discounts))
+
+    def histogram(self, y: Tensor) -> Tensor:
+        """Compute p_i, proportional to Phi((e_i+1 - y) / sigma) - Phi((e_i - y) / sigma): [..., Z]."""
+        y = y.clamp(self._edges[0], self._edges[-1]).unsqueeze(-1)
+        below = torch.special.ndtr((self._edges - y) / self._sigma)
+        return below.diff(dim=-1) / (below[..., -1:] - below[..., :1])
+
+    def losses(self, taken: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the cross entropy, and the absolute difference of expectations, which is about the TD error."""
+        difference = targets @ self.support - self.expectation(taken.detach())
+        return super().losses(taken, targets)[0], difference.abs()
 
 
 class QuantileValue(PlainOutputs):

@@ -1,6 +1,7 @@
 """Targets against explicit loops over members, minibatches and states."""
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,14 @@ import torch
 from meanq.config.checks import check
 from meanq.config.extensions import BOOTSTRAP_RULES
 from meanq.config.schema import AlgoConfig, NetworkConfig
-from meanq.learning.bootstrap import bootstrap_rule, next_actions, own
+from meanq.learning.bootstrap import BootstrapRule, bootstrap_rule, mellowmax, next_actions, own
 from meanq.learning.networks import Params, QNetwork
 from meanq.learning.values import ScalarValue
 from meanq.replay.buffer import Batch
 from tests.helpers import algo_config, compose, make_agent, random_params
 
 ACTIONS, BATCH, FEATURES = 4, 12, 5
+OMEGA = 3.0
 
 
 def naive_next_value(rule: str, q_target: np.ndarray, q_choice: np.ndarray, k: int) -> float:
@@ -29,7 +31,18 @@ def naive_next_value(rule: str, q_target: np.ndarray, q_choice: np.ndarray, k: i
         return q_target[k][q_choice[k].argmax()]
     if rule == "others":
         return np.mean([q_target[j] for j in range(len(q_target)) if j != k], axis=0)[q_choice[k].argmax()]
+    if rule == "mellowmax":
+        total = 0.0
+        for action in range(q_target.shape[1]):
+            mean = sum(q_target[j, action] for j in range(len(q_target))) / len(q_target)
+            total += math.exp(OMEGA * mean)
+        return math.log(total / q_target.shape[1]) / OMEGA
     raise NotImplementedError(f"write down what {rule} means")
+
+
+def configured(rule: str) -> BootstrapRule:
+    """A rule with its option."""
+    return bootstrap_rule(rule, algo_config("meanq", mellowmax_omega=OMEGA))
 
 
 @pytest.mark.parametrize("double", [False, True])
@@ -51,9 +64,9 @@ def test_rules_by_themselves(rule: str, members: int, double: bool) -> None:
         tensor = torch.from_numpy(q)
         return tensor if bootstrap_rule(rule).all_members else own(tensor).unsqueeze(0)
 
-    actions = next_actions(bootstrap_rule(rule), as_read(q_online if double else q_target))
+    actions = next_actions(configured(rule), as_read(q_online if double else q_target))
     nothing, certain = torch.zeros(members, BATCH, dtype=torch.float64), torch.ones(members, BATCH, dtype=torch.float64)
-    value = ScalarValue().target(bootstrap_rule(rule), as_read(q_target), actions, nothing, certain)
+    value = ScalarValue().target(configured(rule), as_read(q_target), actions, nothing, certain)
     np.testing.assert_allclose(value.numpy(), expected, rtol=1e-12)
 
 
@@ -117,17 +130,18 @@ class History:
                     q[k, r] += self.network(member, minibatch)[0].numpy() / len(weights)
         return q
 
-    def naive_targets(self, batch: Batch) -> np.ndarray:
-        """y [K, B]."""
+    def naive_targets(self, batch: Batch, members: list[int] | None = None) -> np.ndarray:
+        """y [K, B], from the values of some of the members."""
         online, lagging = self.weights[-1:], self.weights[-1:]
         if self.algo.target_network:
             lagging = self.weights[-1 - self.algo.target_snapshots : -1]
             assert len(lagging) == self.algo.target_snapshots
         q_target = self.values(lagging, batch.next_states)
         q_choice = self.values(online if self.algo.double else lagging, batch.next_states)
-        members, rows = q_target.shape[:2]
-        y = np.zeros((members, BATCH))
-        for k in range(members):
+        count, rows = q_target.shape[:2]
+        q_target, q_choice = (q if members is None else q[members] for q in (q_target, q_choice))
+        y = np.zeros((count, BATCH))
+        for k in range(count):
             r = k if rows > 1 else 0
             for b in range(BATCH):
                 y[k, b] = batch.returns[r, b]
@@ -177,10 +191,87 @@ def test_snapshots_combine_with_every_rule(bootstrap: str) -> None:
         algo = algo_config(
             "meanq", ensemble_size=3, bootstrap=bootstrap, minibatch=minibatch, target_snapshots=2, double=True
         )
+        algo.mellowmax_omega = OMEGA
         history, batch = History(algo), make_batch(rows)
         np.testing.assert_allclose(
             history.agent.targets(batch)[0].numpy(), history.naive_targets(batch), rtol=1e-5, atol=1e-5
         )
+
+
+@pytest.mark.parametrize("target", [True, False], ids=["target", "no target"])
+@pytest.mark.parametrize("minibatch", ["independent", "shared"])
+@pytest.mark.parametrize("members", [1, 5])
+def test_mellowmax_targets(members: int, minibatch: str, target: bool) -> None:
+    name = "meanq" if target else "meanq_no_target"
+    changes = {"bootstrap": "mellowmax", "mellowmax_omega": OMEGA, "minibatch": minibatch, "ensemble_size": members}
+    history = History(algo_config(name, **changes))
+    batch = make_batch(members if minibatch == "independent" else 1)
+    found = history.agent.targets(batch)[0].numpy()
+    np.testing.assert_allclose(found, history.naive_targets(batch), rtol=1e-5, atol=1e-5)
+
+
+def test_mellowmax_lies_between_mean_and_maximum_and_does_not_overflow() -> None:
+    q = torch.tensor([[[[1.0, 2.0, 6.0]]], [[[3.0, 2.0, 4.0]]]])  # two members, whose mean is 2, 2, 5
+    assert mellowmax(q, 1e-3)[0, 0].tolist() == pytest.approx([3.0] * 3, abs=2e-2)
+    assert mellowmax(q, 1e3)[0, 0].tolist() == pytest.approx([5.0] * 3, abs=2e-3)
+    assert mellowmax(torch.full((1, 1, 1, 4), 1e4), 1e3).tolist() == [[[1e4] * 4]], "equal values are kept"
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("snapshots", [0, 1, 2])
+@pytest.mark.parametrize("minibatch", ["independent", "shared"])
+@pytest.mark.parametrize(("rule", "members", "subset"), [("min", 5, 2), ("min", 3, 1), ("mean", 5, 3)])
+def test_targets_of_a_random_subset(
+    rule: str, members: int, subset: int, minibatch: str, snapshots: int, double: bool
+) -> None:
+    """One subset for all minibatches of an update, and another one at the next."""
+    algo = algo_config("meanq", ensemble_size=members, bootstrap=rule, bootstrap_subset=subset, minibatch=minibatch)
+    algo.double, algo.target_snapshots = double, max(1, snapshots)
+    algo.target_network = algo.target_network if snapshots else None
+    history, twin = History(algo), np.random.default_rng(0)
+    batch, drawn = make_batch(members if minibatch == "independent" else 1), set()
+    for _ in range(4):
+        chosen = twin.permutation(members)[:subset].tolist()
+        found = history.agent.targets(batch)[0]
+        np.testing.assert_allclose(found.numpy(), history.naive_targets(batch, chosen), rtol=1e-5, atol=1e-5)
+        drawn.add(tuple(sorted(chosen)))
+    assert len(drawn) > 1
+
+
+def test_all_pairs_of_members_are_drawn_alike() -> None:
+    algo = algo_config("subset_min")
+    history, counts = History(algo), dict[tuple[int, ...], int]()
+    for _ in range(3000):
+        drawn = history.agent._draw_subset()
+        assert drawn is not None
+        pair = tuple(sorted(drawn.tolist()))
+        counts[pair] = counts.get(pair, 0) + 1
+    assert len(counts) == 10 and max(abs(count - 300) for count in counts.values()) < 80  # 5 standard deviations
+
+
+REFUSED = {
+    "algo=mellowmax algo.mellowmax_omega=null": r"mellowmax_omega=null: algo.bootstrap=mellowmax needs a number",
+    "algo=mellowmax algo.mellowmax_omega=0": r"mellowmax_omega=0.*write a number above 0, or null",
+    "algo=dqn algo.mellowmax_omega=5": r"mellowmax_omega=5.0: it belongs to algo.bootstrap=mellowmax",
+    "algo=mellowmax algo.double=true": r"algo.double=true: algo.bootstrap=mellowmax averages over actions",
+    "algo=mellowmax algo.value=categorical": r"algo.bootstrap=mellowmax: this rule cannot combine distributions",
+    "algo=subset_min algo.ensemble_size=1": r"bootstrap_subset=2: a subset has fewer .*=1 members: write null",
+    "algo=subset_min algo.bootstrap_subset=5": r"bootstrap_subset=5: .*write 4 or less",
+    "algo=dqn algo.bootstrap_subset=1": r"bootstrap_subset=1: .*write null",
+    "algo=bootstrapped_dqn algo.bootstrap_subset=2": r"bootstrap_subset=2: algo.bootstrap=own needs members of its own",
+    "algo=ebql algo.bootstrap_subset=2": r"bootstrap_subset=2: algo.bootstrap=others needs members of its own",
+    "algo=sunrise algo.bootstrap=min algo.bootstrap_subset=2": r"confidence_temperature=.*need all members",
+    "algo=hl_gauss algo.loss=huber": r"algo.loss=huber: distributions are learned by cross entropy",
+    "algo=dqn algo.reset_layers=all": r"reset_layers=all: nothing is reset: write algo.reset_every=NUMBER",
+    "algo=dqn network.layer_norm=batch": r"layer_norm=batch.*none or features or channels",
+}
+
+
+@pytest.mark.parametrize("overrides", REFUSED)
+def test_what_means_nothing_is_refused_in_one_line(overrides: str) -> None:
+    with pytest.raises(ValueError, match=REFUSED[overrides]) as refused:
+        compose(*overrides.split())
+    assert "\n" not in str(refused.value)
 
 
 AS_PUBLISHED = {  # bootstrap, double, minibatch; the table of algorithms of the specification

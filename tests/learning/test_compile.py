@@ -30,18 +30,25 @@ ALGORITHMS = {
     "avg_dqn": algo_config("avg_dqn", target_snapshots=2),
     "meanq_rainbow": algo_config("meanq_rainbow", ensemble_size=2, atoms=7),
     "sunrise": algo_config("sunrise", ensemble_size=3, atoms=7, mask_probability=0.5),
+    "mellowmax": algo_config("mellowmax", ensemble_size=3, target_network=None),
+    "hl_gauss": algo_config("hl_gauss", ensemble_size=2, atoms=7),
+    "subset_min": algo_config("subset_min", ensemble_size=3),
+    "meanq, resets": algo_config("meanq_no_target", ensemble_size=2, reset_every=2),
+    "meanq, features": algo_config("meanq", ensemble_size=2),
+    "meanq, channels": algo_config("meanq", ensemble_size=2),
 }
 
 
-def make_network(algo: AlgoConfig) -> QNetwork:
+def make_network(algo: AlgoConfig, norm: str = "none") -> QNetwork:
     config = NetworkConfig(name="tiny", convolutions=[ConvolutionConfig(4, 3, 2), ConvolutionConfig(3, 2, 1)], hidden=8)
+    config.layer_norm = norm
     return QNetwork(
         IMAGE,
         ACTIONS,
         config,
         dueling=algo.dueling,
         scale=1 / 255,
-        atoms=algo.atoms if algo.value == "categorical" else None,
+        atoms=algo.atoms if algo.value in ("categorical", "hl_gauss") else None,
         noise=algo.noise if algo.noisy else None,
     )
 
@@ -69,8 +76,8 @@ def make_batch(algo: AlgoConfig, seed: int) -> Batch:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_compiled_step_is_the_step(name: str) -> None:
     """Step by step: three different batches, with target weights that have moved on in between."""
-    algo = ALGORITHMS[name]
-    network = make_network(algo)
+    algo, norm = ALGORITHMS[name], name.partition(", ")[2]
+    network = make_network(algo, norm if norm in ("features", "channels") else "none")
     params = random_params(network, algo.ensemble_size, 0)
     plain, fused = (make_agent(algo, network, params, compile=compile) for compile in (False, True))
     for seed in range(3):

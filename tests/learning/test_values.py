@@ -313,7 +313,12 @@ def naive_distribution(rule: str, p: np.ndarray, support: np.ndarray, k: int) ->
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize(
     ("rule", "members"),
-    [(name, k) for name in BOOTSTRAP_RULES for k in (1, 2, 5) if k >= bootstrap_rule(name).min_members],
+    [
+        (name, k)
+        for name in BOOTSTRAP_RULES
+        for k in (1, 2, 5)
+        if k >= bootstrap_rule(name).min_members and bootstrap_rule(name).combine
+    ],
 )
 def test_targets_of_every_rule(rule: str, members: int, double: bool) -> None:
     support = (-1.0, 3.0, 7)

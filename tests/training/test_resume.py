@@ -33,6 +33,7 @@ from tests.short_runs import SHORT, SilentReporter, compose_run, make_run, train
 BYTES = ("config.yaml", "evaluations.csv", "training.csv", "probes.npz", "weights.safetensors")
 PACKAGE = str(Path(meanq.__file__).parent)
 SMALL = (*SHORT, "checkpoint.every=50")  # at no multiple of evaluation, probes or rows but 200
+ELSEWHERE = tuple(o for o in SMALL if not o.startswith("env"))
 ATARI = (
     "env=qbert",
     "network=data_efficient",
@@ -114,6 +115,13 @@ CASES = {
     **{f"{algo} on MinAtar": (f"algo={algo}", *SMALL) for algo in ("meanq", "avg_dqn", "bootstrapped_dqn")},
     "qr_dqn on MinAtar": ("algo=qr_dqn", *SMALL, "algo.quantiles=20"),
     "qr_dqn with five members on MinAtar": ("algo=qr_dqn", *SMALL, "algo.quantiles=20", "algo.ensemble_size=5"),
+    "mellowmax on MinAtar": ("algo=mellowmax", *SMALL, "algo.target_network=null"),
+    "hl_gauss on MinAtar": ("algo=hl_gauss", *SMALL, "algo.ensemble_size=2", "network.layer_norm=channels"),
+    "layer norm on MinAtar": ("algo=meanq", *SMALL, "network.layer_norm=features", "algo.target_network=40"),
+    "subset_min on the chain": ("algo=subset_min", *ELSEWHERE, "env=chain"),
+    "subset_min without target on MinAtar": ("algo=subset_min", *SMALL, "algo.target_network=null"),
+    "resets on the chain": ("algo=dqn", *ELSEWHERE, "env=chain", "algo.reset_every=17"),
+    "resets of all layers on MinAtar": ("algo=meanq_no_target", *SMALL, "algo.reset_every=17", "algo.reset_layers=all"),
     "meanq_rainbow on MinAtar": ("algo=meanq_rainbow", *SMALL, "env=minatar/freeway"),
     "sunrise on MinAtar": ("algo=sunrise", *SMALL, "algo.multi_step=3", "algo.random_shift=1"),
     **{f"{algo} on Atari": (f"algo={algo}", *ATARI) for algo in ("meanq", "avg_dqn", "bootstrapped_dqn")},
@@ -129,19 +137,21 @@ CASES = {
     ),
     "dqn in gymnasium": (
         "algo=dqn",
-        *(o for o in SMALL if not o.startswith("env")),
+        *ELSEWHERE,
         "env=gymnasium",
         "env.id=CartPole-v1",
     ),
     "meanq_no_target on the chain": (
         "algo=meanq_no_target",
-        *(o for o in SMALL if not o.startswith("env")),
+        *ELSEWHERE,
         "env=chain",
     ),
 }
 
 
-@pytest.mark.parametrize("name", slow_but(CASES, "avg_dqn on MinAtar", "meanq_no_target on the chain"))
+@pytest.mark.parametrize(
+    "name", slow_but(CASES, "avg_dqn on MinAtar", "meanq_no_target on the chain", "subset_min on the chain")
+)
 def test_killed_anywhere_it_ends_with_the_same_bytes(name: str, tmp_path: Path) -> None:
     """kill -9 at lines drawn at random from the whole run, again and again until it gets through."""
     overrides = CASES[name]
