@@ -20,11 +20,11 @@ import pandas as pd
 
 from meanq.config.fields import field_value, flatten, is_compared
 from meanq.metrics.definitions import BIASES, bias, normalise, normalising_scores
-from meanq.metrics.registry import RunData, diagnostic_columns
+from meanq.metrics.registry import DIAGNOSIS, TRAINING, RunData, diagnostic_columns
 from meanq.rundir import layout, reader
 from meanq.rundir.frames import read_frame
 
-DIAGNOSTICS = diagnostic_columns()
+DIAGNOSTICS = {source: diagnostic_columns(source) for source in (TRAINING, DIAGNOSIS)}
 
 
 class AnalysisError(ValueError):
@@ -46,7 +46,7 @@ class Run:
     status: Mapping[str, Any]
     meta: Mapping[str, Any]
     timings: pd.DataFrame
-    diagnostics: pd.DataFrame  # step and the columns DIAGNOSTICS of training.csv that the run has
+    diagnostics: pd.DataFrame  # step and the columns DIAGNOSTICS of training.csv and diagnosis.csv that the run has
 
     @property
     def state(self) -> str:
@@ -159,7 +159,7 @@ def read_run(directory: Path) -> Run:
             status=reader.read_json_if_there(directory / layout.STATUS),
             meta=reader.read_json_if_there(directory / layout.META),
             timings=read_frame(directory / layout.TIMINGS, ("seconds",), also=None),
-            diagnostics=read_frame(directory / layout.TRAINING, also=DIAGNOSTICS),
+            diagnostics=_read_diagnostics(directory),
         )
     except FileNotFoundError:
         raise AnalysisError(f"no {layout.CONFIG}") from None
@@ -288,6 +288,12 @@ def _probed_states(run: Run) -> str:
         return ""
     seed = (run.config.get("probe") or {}).get("seed")
     return f"{run.probes.q.shape[1]} states of probe.seed={seed}, {run.probes.q.shape[3]} actions"
+
+
+def _read_diagnostics(directory: Path) -> pd.DataFrame:
+    """Read the diagnostics of all tables, by step."""
+    training, diagnosis = (read_frame(directory / name, also=also) for name, also in DIAGNOSTICS.items())
+    return training.merge(diagnosis, on="step", how="outer")
 
 
 def _read_probes(directory: Path, config: Mapping[str, Any]) -> reader.Probes | None:

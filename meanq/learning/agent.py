@@ -11,6 +11,7 @@ from torch import Tensor
 
 from meanq.config.schema import AlgoConfig
 from meanq.learning.augmentation import random_intensity, random_shift
+from meanq.learning.diagnosis import diagnose
 from meanq.learning.exploration import Values
 from meanq.learning.learner import Learned, Learner, Noise, compiled, compiled_values
 from meanq.learning.networks import Params, QNetwork
@@ -105,6 +106,10 @@ class Agent:
         found = {f"adam_share_{layer}": share for layer, share in shares.items()}
         spread = self._value.spread(self._network(self.online, torch.from_numpy(states).to(self._device)))
         return found if spread is None else {**found, "value_spread": float(spread.mean())}
+
+    def diagnose(self, states: np.ndarray) -> dict[str, float]:
+        """Compute the columns of diagnosis.csv at these states, without noise."""
+        return diagnose(self._network, self.online, torch.from_numpy(states).to(self._device))
 
     def learn(self, batch: Batch, drawn_from: int | None = None) -> Learned:
         """Take one gradient step with all members. Targets use the weights from before the step.

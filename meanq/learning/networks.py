@@ -4,6 +4,7 @@ Networks are pure functions of a parameter dictionary, so online, target and sna
 dictionaries.
 """
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -269,6 +270,31 @@ class QNetwork:
         outputs = self._form.outputs(outputs)
         return outputs if self._parallel == 1 else self.average(outputs.unflatten(0, (-1, self._parallel)), 1)
 
+    def activations(self, params: Params, states: Tensor) -> dict[str, Tensor]:
+        """Compute the outputs of all rectifiers at states [N, *state], by layer: [K, N (* pixels), units].
+
+        The hidden layers of dueling streams are separate layers, `hidden_value` and `hidden_advantage`.
+        """
+        found: dict[str, list[Tensor]] = {}
+        watched = copy.copy(self)
+
+        def rectify(params: Params, layer: str, x: Tensor, member: int | None = None) -> Tensor:
+            found.setdefault(layer, []).append(self._rectify(params, layer, x, member))
+            return found[layer][-1]
+
+        watched._rectify = rectify  # type: ignore[method-assign]
+        watched(params, states)
+        layers: dict[str, Tensor] = {}
+        for layer, parts in found.items():  # a convolution may be computed member by member
+            x = torch.cat(parts, 1) if layer.startswith("conv") else parts[0]
+            if layer.startswith("conv"):
+                layers[layer] = x.unflatten(1, (len(params[f"{layer}.bias"]), -1)).permute(1, 0, 3, 4, 2).flatten(1, 3)
+            elif layer == "hidden" and self.dueling and not self._shared_hidden:
+                layers["hidden_value"], layers["hidden_advantage"] = x.chunk(2, dim=-1)
+            else:
+                layers[layer] = x
+        return layers
+
     def _per_action(self, outputs: Tensor) -> Tensor:
         return outputs if self._atoms is None else outputs.unflatten(-1, (-1, self._atoms))
 
@@ -399,6 +425,9 @@ class OwnNetwork(QNetwork):
 
     def members(self, params: Params) -> int:
         return len(next(iter(params.values())))
+
+    def activations(self, params: Params, states: Tensor) -> dict[str, Tensor]:
+        return {}
 
     def __call__(self, params: Params, states: Tensor) -> Tensor:
         return self._form.outputs(self._stacked(params, states.to(torch.float32) * self._scale))

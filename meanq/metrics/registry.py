@@ -17,6 +17,7 @@ from meanq.metrics.definitions import BIASES, LATE
 
 PER_RUN, PER_GROUP, OVER_RUNS = "per run", "per group", "over runs"
 EVALUATIONS, PROBES, TRAINING, TIMINGS = "evaluations.csv", "probes.npz", "training.csv", "timings.csv"
+DIAGNOSIS = "diagnosis.csv"
 # Sections of the W&B dashboard.
 PAPER, VALUES, LEARNING = "The paper's four metrics", "Values at initial states", "Training"
 
@@ -69,7 +70,7 @@ class Metric:
 
     `compute` depends on the scope. It returns None where the metric does not apply.
 
-    PER_RUN    RunData -> Curve, or with `once` RunData -> number; None: a column of training.csv or timings.csv
+    PER_RUN    RunData -> Curve, or with `once` RunData -> number; None: a column of another table
     PER_GROUP  q [R, P, K, A] of a group of runs -> number; None for a ratio
     OVER_RUNS  Decomposition of all runs -> number
     """
@@ -267,6 +268,16 @@ _ENTRIES = [
     Metric("value_spread", "spread of value distributions",
            "standard deviation of members' value distributions, mean over the probe states",
            source=TRAINING, unit="value", mirror="training/value_spread", shown="optimisation"),
+    Metric("dormant", "dormant units",
+           "share of units whose mean |activation| at the probe states is at most 0.025 of their layer's mean; of all "
+           "layers and members", source=DIAGNOSIS, unit="share", form="{:.3f}", mirror="diagnosis/dormant",
+           dashboard=LEARNING, shown="optimisation diagnosis"),
+    Metric("dormant_<layer>", "dormant units of a layer", "the same of one layer",
+           source=DIAGNOSIS, unit="share", form="{:.3f}", mirror="diagnosis/dormant_<layer>"),
+    Metric("feature_rank", "rank of features",
+           "least number of singular values that hold 99% of the sum of those of the last features (hidden units after "
+           "their rectifier) at the probe states; mean over members", source=DIAGNOSIS, form="{:.1f}",
+           mirror="diagnosis/feature_rank", dashboard=LEARNING, shown="optimisation diagnosis"),
     Metric("seconds", "seconds", "wall-clock time since the start", lambda run: run.seconds,
            source=TIMINGS, unit="seconds", mirror="timing/seconds", once=True),
     Metric("steps_to_reference", "steps to reference",
@@ -377,7 +388,7 @@ def tabulated(scope: str) -> list[Metric]:
     return [metric for metric in METRICS.values() if metric.scope == scope and metric.in_table]
 
 
-def diagnostic_columns() -> re.Pattern[str]:
-    """Matches the columns of training.csv that are in the table of analysis.metrics."""
-    names = [metric.name for metric in tabulated(PER_RUN) if metric.source == TRAINING]
+def diagnostic_columns(source: str = TRAINING) -> re.Pattern[str]:
+    """Matches the columns of training.csv, or of diagnosis.csv, that are in the table of analysis.metrics."""
+    names = [metric.name for metric in tabulated(PER_RUN) if metric.source == source]
     return re.compile("|".join(re.sub(r"<\w+>", r"\\w+", name) for name in names))

@@ -23,6 +23,10 @@ class Point:
     histograms: dict[str, np.ndarray] = field(default_factory=dict)
 
 
+# Tables whose columns are mirrored as they are, and the first part of their names there.
+_TABLES = ((layout.TRAINING, "training"), (layout.DIAGNOSIS, "diagnosis"), (layout.TIMINGS, "timing"))
+
+
 class Sink:
     """Receives each point of a run once, in the order of steps. Lives in the mirror process."""
 
@@ -66,7 +70,7 @@ def read_points(directory: Path) -> list[Point]:
             curve = metric.of_run(run) if metric.mirror and not metric.once else None
             for step, value in zip(*curve, strict=True) if curve else ():
                 at(step).scalars[metric.mirror] = float(value)
-        for table, prefix in ((layout.TRAINING, "training"), (layout.TIMINGS, "timing")):
+        for table, prefix in _TABLES:
             for row in reader.read_table(directory / table):
                 cells = {name: value for name, value in row.items() if name != "step" and value != ""}
                 at(int(row["step"])).scalars.update({f"{prefix}/{name}": float(cells[name]) for name in cells})

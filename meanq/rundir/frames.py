@@ -10,7 +10,7 @@ import pandas as pd
 from meanq.rundir import layout, reader
 
 # The columns that identify a row of each table.
-KEYS = {layout.EVALUATIONS: ("step", "episode"), layout.TRAINING: ("step",), layout.TIMINGS: ("step",)}
+KEYS = {name: ("step", "episode") if name == layout.EVALUATIONS else ("step",) for name in layout.TABLES}
 EVERY_COLUMN = re.compile(".*")
 
 

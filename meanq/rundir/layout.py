@@ -6,6 +6,7 @@
       probes.npz           step [T], q [T, P, K, A]; where they are known, true_q [P, A] and, exactly, the
                            policy_value [T, P] of the policy that is greedy in the mean of q over members
       training.csv         losses, values and schedules: means since the previous row
+      diagnosis.csv        dormant units and rank of features at each probe; not for a network of the user's own
       timings.csv          speed, and where the time went; the only table that depends on the machine
       weights.safetensors  online weights of all members, written at the end
       status.json          state, progress and, after a failure, the traceback; its modification time is the heartbeat
@@ -26,7 +27,7 @@ from typing import Any
 from meanq.config.schema import Config
 
 CONFIG, STATUS, META, LOCK = "config.yaml", "status.json", "meta.json", "lock"
-EVALUATIONS, TRAINING, TIMINGS = TABLES = ("evaluations.csv", "training.csv", "timings.csv")
+EVALUATIONS, TRAINING, DIAGNOSIS, TIMINGS = TABLES = ("evaluations.csv", "training.csv", "diagnosis.csv", "timings.csv")
 PROBES, WEIGHTS, CHECKPOINT_DIR = "probes.npz", "weights.safetensors", "checkpoint"
 MIRROR_LOG, MIRROR_STATE, TENSORBOARD_DIR, WANDB_DIR = "mirror.log", "mirror.json", "tensorboard", "wandb"
 _WRITTEN = (CONFIG, STATUS, META, *TABLES, PROBES, WEIGHTS, MIRROR_STATE)

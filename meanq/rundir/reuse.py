@@ -61,6 +61,8 @@ def copy_run(source: Path, config: Config) -> None:
         meta.setdefault("copied_from", f"{stored['study']}, {stored['label']}")  # of a copy: where it was trained
         files.write_json(record.directory / layout.META, meta)
         for name in (*layout.TABLES, layout.PROBES, layout.WEIGHTS, layout.STATUS):
+            if name == layout.DIAGNOSIS and not (source / name).is_file():
+                continue  # not every run has it
             files.write_atomically(record.directory / name, (source / name).read_bytes())
     finally:
         record.close()

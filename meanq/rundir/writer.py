@@ -101,7 +101,8 @@ class Record:
         self._checkpoint = step
         try:
             for name in TABLES:
-                self._tables[name] = self._first(name, reader.read_table(self.directory / name), position[name])
+                rows = reader.read_table(self.directory / name)
+                self._tables[name] = self._first(name, rows, position.get(name, 0))  # 0: an older version, without it
             probes = reader.read_probes(self.directory)
         except reader.UnreadableFileError as error:
             raise ConfigError(f"{error.path} cannot be read ({error.reason}); {REMEDY}") from None

@@ -22,7 +22,7 @@ from meanq.learning.networks import parameter_count
 from meanq.rng import stream
 from meanq.rundir.checkpoint import CheckpointError, Checkpoints, Saved, check_state
 from meanq.rundir.circumstances import circumstances
-from meanq.rundir.layout import EVALUATIONS, TIMINGS, TRAINING, Episode, run_directory
+from meanq.rundir.layout import DIAGNOSIS, EVALUATIONS, TIMINGS, TRAINING, Episode, run_directory
 from meanq.rundir.reader import read_status
 from meanq.rundir.writer import Record, reason_of
 from meanq.training import machine
@@ -246,8 +246,11 @@ class Session:
         with self._clock.time("evaluate"):
             q = self.loop.agent.values(self._probes.states)
             policy_value = self._probes.policy_value(q, self.config.algo.discount)
+            diagnosis = self.loop.agent.diagnose(self._probes.states)
         with self._clock.time("save"):
             self._record.probe(self.loop.step, q, self._probes.true_q, policy_value)
+            if diagnosis:
+                self._record.add(DIAGNOSIS, {"step": self.loop.step, **diagnosis})
             self._record.flush()
 
     def _log(self) -> None:

@@ -151,7 +151,7 @@ def test_states_that_are_written_are_among_those_that_are_shown() -> None:
 
 
 def test_metrics_name_the_files_as_the_layout_does() -> None:
-    for name in ("EVALUATIONS", "PROBES", "TRAINING", "TIMINGS"):
+    for name in ("EVALUATIONS", "PROBES", "TRAINING", "DIAGNOSIS", "TIMINGS"):
         assert getattr(registry, name) == getattr(layout, name)
 
 

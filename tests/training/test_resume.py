@@ -30,7 +30,7 @@ from meanq.training.signals import StopSignals
 from tests.helpers import slow_but
 from tests.short_runs import SHORT, SilentReporter, compose_run, make_run, train
 
-BYTES = ("config.yaml", "evaluations.csv", "training.csv", "probes.npz", "weights.safetensors")
+BYTES = ("config.yaml", "evaluations.csv", "training.csv", "diagnosis.csv", "probes.npz", "weights.safetensors")
 PACKAGE = str(Path(meanq.__file__).parent)
 SMALL = (*SHORT, "checkpoint.every=50")  # at no multiple of evaluation, probes or rows but 200
 ELSEWHERE = tuple(o for o in SMALL if not o.startswith("env"))
