@@ -49,6 +49,7 @@ def test_the_studies_of_the_paper_and_ours_exist() -> None:
     }
     for name in study_names():
         own = {"first_look": {"minatar"}, "released_100k": {"six_games"}, "released_settings": {"one_member"}}
+        own |= {"without_target_network": {"minatar", "garnet"}, "mellowmax_omega": {"other_seeds"}}
         some = own.get(name, {"paper", "minatar"})
         assert load_study(name).scales.keys() >= some
 
@@ -57,16 +58,31 @@ def test_the_studies_of_the_paper_and_ours_exist() -> None:
 def test_every_study_composes_at_every_scale(name: str, scale: str, tmp_path: Path) -> None:
     """One seed is enough: seeds share everything else. So are three of the 26 games, which have a test of their own."""
     games = ["env=alien,hero,up_n_down"] if name.startswith("main") and scale == "paper" else []
-    plan = planned(tmp_path, f"+study={name}", f"scale={scale}", "seed=0", *games)
+    seed = 100 if scale == "other_seeds" else 0
+    plan = planned(tmp_path, f"+study={name}", f"scale={scale}", f"seed={seed}", *games)
     study = load_study(name)
     assert study.question and study.paper and study.refuted_by
     assert study.scales[scale].machine and study.scales[scale].cost
     assert {config.study for config in plan.configs} == {name}
-    small = scale != "paper"
+    kinds = {"minatar": {"minatar"}, "garnet": {"garnet"}, "other_seeds": {"minatar", "garnet"}}.get(scale, {"atari"})
+    assert {config.env.kind for config in plan.configs} == kinds
+    least = 30_000 if scale == "other_seeds" else 50_000
     for config in plan.configs:
-        assert config.env.kind == ("minatar" if scale == "minatar" else "atari")
-        assert config.total_steps >= (50_000 if small else config.env.main.total_steps)
+        assert config.total_steps >= (config.env.main.total_steps if scale == "paper" else least)
     assert not any(tmp_path.iterdir())
+
+
+def test_without_target_network_has_every_method_with_and_without(tmp_path: Path) -> None:
+    """Nine methods in pairs that differ in the target network alone, but for Double DQN, and HL-Gauss a second time."""
+    for scale, envs in (("minatar", 2), ("garnet", 3)):
+        assert all("seed=0-4" in sweep for sweep in load_study("without_target_network").scales[scale].runs)
+        configs = planned(tmp_path, "+study=without_target_network", f"scale={scale}", "seed=0").configs
+        assert len(configs) == len(cells(configs)) == 19 * envs
+        methods: dict[str, set[bool]] = {}
+        for config in configs:
+            same = asdict(config.algo) | {"name": "", "target_network": None, "norm": config.network.layer_norm}
+            methods.setdefault(str(same), set()).add(config.algo.target_network is None)
+        assert sorted(map(len, methods.values())) == [1, *[2] * 9], "Double DQN needs one"
 
 
 GAMES = ("seaquest", "asterix", "bank_heist", "hero")
