@@ -53,7 +53,7 @@ def mechanism_rows(found: RunSet, metrics: Metrics) -> pd.DataFrame:
 
 
 def optimisation_rows(found: RunSet, metrics: Metrics) -> pd.DataFrame:
-    """The share of Adam's step that each layer takes, and the spread of value distributions."""
+    """The share of Adam's step that each layer takes, dormant units, rank and the spread of value distributions."""
     names = [name for name in metrics.table["metric"].unique() if describe(name).is_in("optimisation")]
     rows = tables.curve_table(metrics.table, names)
     need(not rows.empty, "no run has recorded the share of Adam's step or the spread of its value distributions")
@@ -150,7 +150,9 @@ def draw_optimisation(table: pd.DataFrame, looks: Looks, form: Form = forms.DEFA
     about = [
         "Share of Adam's step, sqrt(v) / (sqrt(v) + epsilon), that a layer's weights take: that of the weight which a "
         "tenth of the layer's weights exceeds; near 0 the layer hardly learns. Below, if values are distributions: "
-        f"their standard deviation, mean over the probe states. {_about_runs(table, form.of(table['label'].nunique()))}"
+        "their standard deviation, mean over the probe states. Dormant units: the share whose mean activation at the "
+        "probe states is at most 0.025 of their layer's mean. Rank: singular values that hold 99% of the sum of those "
+        f"of the last features at the probe states. {_about_runs(table, form.of(table['label'].nunique()))}"
     ]
     return figure, " ".join([*about, *sentences])
 

@@ -164,7 +164,7 @@ def test_a_run_records_it_at_every_probe_and_learns_the_same_without(
 
     table = compute(read_runs([tmp_path / "with"])).table
     for name in ("dormant", "dormant_conv0", "feature_rank"):
-        found = table[(table["metric"] == name) & (table["group"] == "mean")]
+        found = table[(table["metric"] == name) & (table["scope"] == "over_runs")]
         assert found["step"].tolist() == [80, 160, 240]
         assert found["value"].tolist()[-1] == pytest.approx(now[name])
     points = {point.step: point.scalars for point in read_points(run.directory)}
