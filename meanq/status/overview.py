@@ -59,13 +59,15 @@ class Overview:
             runs = list(members)
             step, returns = comparable_returns(runs)
             spread = f" ± {stdev(returns):,.2f}" if len(returns) > 1 else ""
-            shares = [run.share for run in runs if run.share is not None]
+            waiting = any(run.state == "waiting" for run in runs)  # nobody knows for how long
+            shares = [run.share or 0.0 for run in runs if run.share is not None or run.state == "waiting"]
+            times = [run.eta_seconds for run in runs if run.eta_seconds is not None and not waiting]
             row = {
                 "states": _count_states(runs),
                 "done": _cell(mean(shares) if shares else None, ".1%"),
                 "return": f"{mean(returns):,.2f}{spread}" if returns else "-",
                 "of seeds": f"{len(returns)} at {step:,}" if returns else "-",
-                "ETA": duration(max((run.eta_seconds for run in runs if run.eta_seconds is not None), default=None)),
+                "ETA": duration(max(times, default=None)),
             }
             rows.append({**self._names(runs[0]), **row})
         return rows

@@ -16,6 +16,7 @@ from meanq.launching.execute import Run
 from meanq.launching.launch import launch
 from meanq.launching.local import LocalLauncher, Share, available_cores, describe, divide, run_names
 from meanq.launching.plan import Plan, plan
+from meanq.rundir.sweeps import SWEEPS, planned_runs
 
 PROJECT = Path(__file__).parents[2]
 
@@ -165,3 +166,13 @@ def test_the_documented_fields_are_those_of_the_files() -> None:
     files = [OmegaConf.load(CONFIG_DIR / "hydra" / "launcher" / f"{name}.yaml") for name in ("slurm", "local")]
     fields = (set(files[0]) | set(files[1])) - {"defaults", "_target_", "submitit_folder", "name"}
     assert names == fields
+
+
+@pytest.mark.parametrize("seeds", ["0-2", "0"])
+def test_a_sweep_says_what_it_is_about_to_run(seeds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = planned("env=chain", f"seed={seeds}", f"root={tmp_path}")
+    seen: list[set[Path]] = []
+    monkeypatch.setattr("meanq.launching.launch.execute", lambda run: seen.append(set(planned_runs(tmp_path))))
+    assert launch(sweep) == []
+    assert seen == ([set(sweep.directories)] * 3 if seeds == "0-2" else [set()]), "one run needs no list"
+    assert not (tmp_path / SWEEPS).exists()

@@ -9,10 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.table import Table
 
 from meanq.rundir.progress import read_runs
 from meanq.rundir.sweeps import SWEEPS, announced, planned_runs
 from meanq.status.__main__ import main
+from meanq.status.overview import Overview
 from tests.synthetic_runs import write_run
 
 # Holds a plan until it is killed.
@@ -39,7 +41,8 @@ def root(tmp_path: Path) -> Path:
     """A study with a finished run, one that failed yesterday, one that was interrupted; two have not begun."""
     study = tmp_path / "runs" / "study"
     for seed, state in enumerate(("finished", "failed", "interrupted")):
-        age(write_run(study, "game", "dqn", seed, state=state), 1000)
+        steps = {"returns": {100: 1.0}} if state == "finished" else {}
+        age(write_run(study, "game", "dqn", seed, state=state, **steps), 1000)
     return tmp_path / "runs"
 
 
@@ -58,6 +61,10 @@ def test_runs_of_a_living_sweep_wait(root: Path, capsys: pytest.CaptureFixture[s
         assert "5 runs: 1 finished, 4 waiting." in capsys.readouterr().out
         assert main([str(root), "--json"]) == 0
         assert [run["state"] for run in json.loads(capsys.readouterr().out)].count("waiting") == 4
+        table = Overview(root).table(0)[0]  # a row per label
+        assert isinstance(table, Table)
+        cells = {column.header: [str(cell) for cell in column.cells] for column in table.columns}
+        assert cells["states"] == ["1 finished, 4 waiting"] and cells["done"] == ["20.0%"] and cells["ETA"] == ["-"]
         age(plan(root)[1], -1)  # the sweep came to it, and it failed again
         assert states(root)["dqn/seed_1"] == "failed"
     assert states(root) == before and not (root / SWEEPS).exists()
