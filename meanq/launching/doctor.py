@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from meanq.config.errors import ConfigError, printable
 
@@ -58,7 +58,7 @@ def learner_steps(device: "torch.device", case: str, compile: bool = False) -> S
     assert planned is not None
     config = planned.configs[0]
     env = make_env(config.env, stream(0, "doctor"))
-    network = build.make_network(config, env)
+    network = build.make_network(config, env, device)
     agent = build.make_agent(config, network, device, compile=compile)
     generator, shape = stream(0, "doctor", "minibatches"), (config.algo.ensemble_size, config.algo.batch_size)
 
@@ -75,7 +75,7 @@ def learner_steps(device: "torch.device", case: str, compile: bool = False) -> S
             "next_states": states(*shape),
             "weights": np.ones(shape, np.float32),
         }
-        tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+        tensors: dict[str, Any] = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
         started = started or (time.perf_counter() if step else 0.0)  # the first step loads kernels
         losses.append(float(agent.learn(Batch(indices=np.zeros(shape, int), **tensors)).loss))
     seconds = (time.perf_counter() - started) / (STEPS - 1)

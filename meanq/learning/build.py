@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from meanq.envs import Environment
 
 
-def make_network(config: Config, env: "Environment") -> QNetwork:
-    """The network of one member, for any number of members' parameters."""
+def make_network(config: Config, env: "Environment", device: torch.device | None = None) -> QNetwork:
+    """The network of one member, for any number of members' parameters; `device` is where it will compute."""
     algo = config.algo
-    form = make_value_form(algo, torch.device("cpu"))
+    form = make_value_form(algo, device or torch.device("cpu"))
     if config.network.kind != "layers":
         shape = state_shape(config, env)
         return OwnNetwork(shape, env.num_actions, config.network, scale=env.frame_scale, form=form, atoms=form.atoms)

@@ -64,11 +64,15 @@ class TorchOptimiser:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._optimiser.state.clear()
+        group = self._optimiser.param_groups[0]
+        # Torch keeps step counts on the CPU, except where its kernels read them.
+        counts_with_weights = bool(group.get("fused") or group.get("capturable"))
         for name, saved in state.items():
             p = self._params[name]
             self._optimiser.state[p] = {
-                # A step count stays on the CPU, as torch has it.
-                key: v.to(p.device if v.dim() else "cpu", copy=True) if isinstance(v, torch.Tensor) else v
+                key: v.to(p.device if v.dim() or counts_with_weights else "cpu", copy=True)
+                if isinstance(v, torch.Tensor)
+                else v
                 for key, v in saved.items()
             }
 

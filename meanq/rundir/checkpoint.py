@@ -277,7 +277,7 @@ def _to_plain(node: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
         if not all(isinstance(key, str) and not key.startswith("$") for key in node):
             raise TypeError(f"{path}: the keys of a state must be plain strings")
         return {key: _to_plain(value, f"{path}/{key}", arrays) for key, value in node.items()}
-    kind = {np.ndarray: "$array", torch.Tensor: "$tensor", bytes: "$bytes"}.get(type(node))
+    kind = "$tensor" if isinstance(node, torch.Tensor) else {np.ndarray: "$array", bytes: "$bytes"}.get(type(node))
     if kind is None or (isinstance(node, np.ndarray) and node.dtype.hasobject):
         raise TypeError(f"{path}: a state cannot hold {type(node).__name__}; use numbers, text, lists, dicts, arrays")
     if isinstance(node, torch.Tensor):

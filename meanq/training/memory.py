@@ -6,6 +6,7 @@ The estimate counts only what is there at once for certain, so a run that is ref
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -19,6 +20,7 @@ from meanq.learning import build
 from meanq.learning.networks import parameter_count
 from meanq.training.machine import MEMORY_SHARE, available_memory, human_bytes
 
+_EVALUATION_PARTS = 2  # the first of all
 _FLOAT_BYTES = 4
 _MAX_OUTPUT_BYTES = 2**28  # of one state
 _ENV_BYTES = {"atari": 2**20}  # of one environment; of other kinds:
@@ -48,9 +50,9 @@ class Part:
     on_gpu: bool
 
 
-def check_memory(config: Config, env: Environment, device: torch.device) -> None:
-    """Raise ConfigError where the run would not fit into memory: now, not at step 300,000."""
-    parts = list(_parts(config, env, device.type == "cuda"))
+def check_memory(config: Config, env: Environment, device: torch.device, training: bool = True) -> None:
+    """Raise ConfigError where the run, or its evaluation alone, would not fit: now, not at step 300,000."""
+    parts = list(islice(_parts(config, env, device.type == "cuda"), None if training else _EVALUATION_PARTS))
     for on_gpu in sorted({part.on_gpu for part in parts}):
         available = torch.cuda.mem_get_info(device)[0] if on_gpu else available_memory()
         _check_fits(config, [part for part in parts if part.on_gpu == on_gpu], available)

@@ -52,7 +52,7 @@ class Session:
         env = make_env(config.env, stream(config.seed, "env"))
         build.check_augmentation(config.algo, build.state_shape(config, env))
         check_memory(config, env, self.device)
-        network = build.make_network(config, env)
+        network = build.make_network(config, env, self.device)
         self._pixels_read = network.seen  # strides can leave out the edge of an image, e.g. Assault's gauge
         self.replay_bytes = build.replay_size(config, env)
         machine.tune_process(machine.thread_count(config))

@@ -4,6 +4,7 @@ Code that a run's directory names is imported only if the caller trusts it: fiel
 against the schema, weights are plain arrays, and the environment has to be one of meanq's own kinds.
 """
 
+import os
 import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
@@ -29,8 +30,10 @@ from meanq.learning.networks import QNetwork
 from meanq.rng import stream
 from meanq.rundir.checkpoint import CheckpointError, Checkpoints
 from meanq.rundir.layout import CONFIG, WEIGHTS, Episode
+from meanq.rundir.reader import open_file
 from meanq.training.evaluation import Evaluator, evaluation_policy, learned_reward
 from meanq.training.machine import resolve_device, tune_process
+from meanq.training.memory import check_memory
 
 # What acting does not depend on, and what may not exist on this machine: a user's own bootstrap rule, directories.
 _HERE = {
@@ -40,6 +43,7 @@ _HERE = {
     "logger": {"name": "files"},
     "algo": {"bootstrap": "mean", "optimiser": "adam", "optimiser_options": {}},
 }
+_MAX_THREADS, _MAX_WEIGHT_BYTES = 1_024, 2**36
 
 
 @dataclass
@@ -87,10 +91,12 @@ def load_trained(
     try:
         typed = _typed_config(config, trust)
         weights, step = _read_weights(directory, typed, checkpoint, notes)
-        tune_process(int(meta.get("threads") or 1))  # as in the run
+        threads = meta.get("threads")
+        tune_process(threads if isinstance(threads, int) and 0 < threads <= _MAX_THREADS else 1)  # as in the run
         device = resolve_device("auto" if meta.get("device") == "cuda" else "cpu")
         env = make_env(typed.env, stream(typed.seed, "evaluation"))
-        network = make_network(typed, env)
+        check_memory(typed, env, device, training=False)
+        network = make_network(typed, env, device)
     except OmegaConfBaseException as error:
         raise RunError(f"{CONFIG}: {error.full_key or 'a field'}: {str(error).splitlines()[0]}") from None
     except ConfigError as error:
@@ -128,8 +134,9 @@ def _read_weights(
 ) -> tuple[dict[str, torch.Tensor], int]:
     path, checkpoints = directory / WEIGHTS, Checkpoints(directory)
     try:
-        if checkpoint is None and path.is_file():
-            return load_file(path), config.total_steps
+        if checkpoint is None and os.path.lexists(path):
+            with open_file(path, _MAX_WEIGHT_BYTES):
+                return load_file(path), config.total_steps
         saved = checkpoints.load(notes.append, step=checkpoint, frames=False)
     except (SafetensorError, OSError, CheckpointError) as error:
         raise RunError(f"{directory}: its weights cannot be read ({error})") from None
@@ -140,7 +147,11 @@ def _read_weights(
         raise RunError(f"{directory}: no {WEIGHTS}, no checkpoint: the run has nothing yet that could play")
     if checkpoint is None:
         notes.append(f"the run is not finished: this is its checkpoint of step {saved.step:,}")
-    return saved.state["agent"]["online"], saved.step
+    try:
+        weights = {str(name): torch.as_tensor(p) for name, p in saved.state["agent"]["online"].items()}
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise RunError(f"{directory}: its checkpoint of step {saved.step} has no weights ({error})") from None
+    return weights, saved.step
 
 
 def play(
