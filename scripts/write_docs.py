@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import yaml
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import meanq
@@ -148,7 +150,22 @@ def table_of_algorithms() -> str:
     return markdown(("algorithm", "what it is"), rows)
 
 
-TABLES = {"metrics": table_of_metrics, "mirrors": table_of_mirrors, "algorithms": table_of_algorithms}
+def table_of_studies() -> str:
+    """The studies of ablations/, each with its question and its scales."""
+    rows = []
+    for path in sorted((PROJECT / "ablations").glob("*.yaml")):
+        study = yaml.safe_load(path.read_text())
+        scales = " ".join(f"`{scale}`" for scale in study["scales"])
+        rows.append((f"[{path.stem}](../ablations/{path.name})", study["question"].strip(), scales))
+    return markdown(("study", "question", "scales"), rows)
+
+
+TABLES = {
+    "metrics": table_of_metrics,
+    "mirrors": table_of_mirrors,
+    "algorithms": table_of_algorithms,
+    "studies": table_of_studies,
+}
 
 
 def with_tables(text: str) -> str:
