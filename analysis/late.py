@@ -61,6 +61,8 @@ def _means_of_runs(rows: pd.DataFrame, at: int | None) -> np.ndarray:
     """A mean over steps (or the value at one) for each run that has a number at all of them."""
     seeds = rows[rows["scope"] == RUN]
     seeds = seeds if at is None else seeds[seeds["step"] == at]
+    if seeds.empty:
+        return np.empty(0)
     by_run = seeds.pivot(index="seed", columns="step", values="value").to_numpy(float)
     return by_run[np.isfinite(by_run).all(axis=1)].mean(axis=1)
 

@@ -178,6 +178,7 @@ def _per_group(groups: Sequence[Sequence[Run]]) -> _Rows:
         present = [_probes_at(group, step) for group in groups]
         largest = max(map(len, present))
         q = {i: _stack(found) for i, found in enumerate(present) if len(found) > 1}
+        policy_values = {i: _policy_values(present[i], step) for i in q}
         scores = {i: _normalised_returns(present[i], step) for i in q}
         for metric in registry.tabulated(registry.PER_GROUP):
             if metric.ratio_of and all(run.scores is None for run in runs):
@@ -186,7 +187,9 @@ def _per_group(groups: Sequence[Sequence[Run]]) -> _Rows:
             assert statistic is not None
             comparable = []  # statistics of fewer runs are not
             for i in q:
-                value = statistic(q[i])
+                value = statistic(q[i], policy_values[i])
+                if value is None:
+                    continue
                 if metric.ratio_of:
                     value = value / scores[i].mean() if clearly_positive(scores[i]) else NAN
                 yield _row(GROUP, step, metric.name, value, len(present[i]), group=i)
@@ -229,6 +232,12 @@ def _probed_steps(runs: Iterable[Run]) -> list[int]:
 def _probes_at(runs: Iterable[Run], step: int) -> list[tuple[Run, np.ndarray]]:
     """The runs that have a finite probe at this step, with their values [P, K, A]."""
     return [(run, q) for run in runs if run.probes is not None and (q := run.probes.at(step)) is not None]
+
+
+def _policy_values(present: Sequence[tuple[Run, np.ndarray]], step: int) -> np.ndarray | None:
+    """Exact values [R, P] of the runs' greedy policies; None where they are not known."""
+    known = [(run.data.probe_step, values) for run, _ in present if (values := run.data.policy_value) is not None]
+    return np.stack([values[at == step][0] for at, values in known]) if len(known) == len(present) else None
 
 
 def _normalised_returns(present: Sequence[tuple[Run, np.ndarray]], step: int) -> np.ndarray:

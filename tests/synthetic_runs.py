@@ -55,6 +55,7 @@ def write_run(
     first_life: float = 0.0,
     q: Mapping[int, np.ndarray] | None = None,
     true_q: np.ndarray | None = None,
+    policy_value: np.ndarray | None = None,
     state: str = "finished",
     seconds: float | None = 100.0,
     overrides: Mapping[str, Any] | None = None,
@@ -62,7 +63,7 @@ def write_run(
     """One run directory, <root>/<env>/<label>/seed_<n>.
 
     returns: by step, the returns of that evaluation's episodes, or one number for two equal ones; values: V(s_0), for
-    all or by step. q: by step, [P, K, A]; states and members of the configuration follow it.
+    all or by step. q: by step, [P, K, A]; states and members of the configuration follow it. policy_value: [T, P].
     """
     directory = root / env / label / f"seed_{seed}"
     directory.mkdir(parents=True)
@@ -80,6 +81,8 @@ def write_run(
         arrays = {"step": np.array(list(q)), "q": np.stack(list(q.values())).astype(np.float32)}
         if true_q is not None:
             arrays["true_q"] = true_q
+        if policy_value is not None:
+            arrays["policy_value"] = policy_value
         np.savez(directory / "probes.npz", allow_pickle=False, **arrays)
         _, states, members, _ = arrays["q"].shape
         overrides = {"probe.states": states, "algo.ensemble_size": members, **overrides}

@@ -8,6 +8,8 @@ study            the paper's four rows: return, bias, normalised std, normalised
 series           what is measured late in training over a number in which labels differ, such as the ensemble's size
 mechanism        correlation of members, effective ensemble size, shared and member variance
 optimisation     the share of Adam's step that each layer takes, and the spread of value distributions
+errors           the error of values, taken apart, in environments that are solved exactly
+arrows           return against bias, an arrow from each method with a target network to the same without
 aggregates       interquartile mean, median, mean and optimality gap over games, with intervals
 profiles         the share of runs above each score
 improvements     how likely a run of one label is above a run of another one

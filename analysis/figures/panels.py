@@ -225,19 +225,21 @@ def _marked(mean: np.ndarray, shift: int) -> list[int]:
     return np.flatnonzero(finite & (chosen | ~joined)).tolist()
 
 
-def apply_scale(axis: Axes, scale: Scale) -> None:
-    """Set the y axis to a scale; a note above the panel says where it is folded."""
+def apply_scale(axis: Axes, scale: Scale, which: str = "y") -> None:
+    """Set the y axis, or the x axis, to a scale; a note above the panel says where it is folded."""
+    scaled: Axis = getattr(axis, f"{which}axis")
+    set_scale = axis.set_yscale if which == "y" else axis.set_xscale
     if scale.kind == "log":
-        axis.set_yscale("log")
+        set_scale("log")
     low, high = (scale.bottom, scale.top) if scale.kind == "folded" else (scale.low, scale.high)
-    axis.set_ylim(low, high)
-    ticks(axis.yaxis)
+    axis.set(**{f"{which}lim": (low, high)})
+    ticks(scaled)
     if scale.kind == "folded":
-        inside = [tick for tick in axis.get_yticks() if low <= tick <= high]
+        inside = [tick for tick in scaled.get_ticklocs() if low <= tick <= high]
         stretch = 0.9 * (1 / LOG_PART - 1) * scale.decades * scale.edge / (high - low)  # of matplotlib's decades
-        axis.set_yscale("symlog", linthresh=scale.edge, linscale=stretch)
-        axis.set_yticks([*inside, *scale.beyond])
-        axis.yaxis.set_minor_locator(NullLocator())
-        axis.set_ylim(scale.low, scale.high)
-        axis.yaxis.set_major_formatter(compact)
+        set_scale("symlog", linthresh=scale.edge, linscale=stretch)
+        scaled.set_ticks([*inside, *scale.beyond])
+        scaled.set_minor_locator(NullLocator())
+        axis.set(**{f"{which}lim": (scale.low, scale.high)})
+        scaled.set_major_formatter(compact)
         write_note(axis, f"log beyond {compact(float(f'{scale.edge:.2g}'))}")

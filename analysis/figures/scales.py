@@ -40,10 +40,14 @@ class Scale:
 
     @property
     def beyond(self) -> list[float]:
-        """Ticks of the logarithmic part: about 3 powers of ten."""
+        """Ticks of the logarithmic part: about 3 powers of ten, or else the largest round number in it."""
         powers = 10.0 ** np.arange(-12, 99, -(-self.decades // 3))
         ends = (float(tick) for power in powers for tick in (-power, power) if power > 1.5 * self.edge)
-        return [tick for tick in ends if self.low <= tick <= self.high]
+        most, side = max(-self.low, self.high), 1 if self.high > -self.low else -1
+        rounds = [float(number) for power in powers for number in (power, 2 * power, 5 * power) if number <= most]
+        return [tick for tick in ends if self.low <= tick <= self.high] or [
+            side * number for number in rounds[-1:] if number > self.edge
+        ]
 
 
 def scale_of(

@@ -28,7 +28,7 @@ AVERAGE = "average"
 CITED = "cited"
 MOST_GAMES = 5  # side by side; more are too narrow to be read
 _KEY = ["env", "label", "metric"]
-_TEXTS = ("env", "algo", "scope", "metric", "label", "other", "steps", "method", "field")
+_TEXTS = ("env", "algo", "scope", "metric", "label", "other", "steps", "method", "field", "against")
 
 
 def read_table(path: Path | TextIO) -> pd.DataFrame:

@@ -9,6 +9,8 @@ Windows     late: the last quarter of training, steps > 3/4. early: the first qu
             over the evaluations, or probes, in the window.
 Numbers     return: normalised return.
             bias: |mean bias over runs|, against the return that `--bias` names.
+            In environments that are solved exactly (env=garnet) both are exact: the value of the greedy policy divided
+            by the optimal one, and |mean overestimation|, V minus the value of the greedy policy.
             std, gap: normalised standard deviation and Jensen gap over runs (see analysis.metrics), with the same
             number of runs of both methods (those with the lowest seeds), at the probes where the normalised
             performance of both is clearly above zero.
@@ -33,6 +35,7 @@ from dataclasses import dataclass, field
 from math import isnan, nan
 
 SUPPORTED, REFUTED, UNDECIDED = "supported", "refuted", "not decidable"
+HIGHER, LOWER, NOT_TOLD_APART = "higher", "lower", "not told apart"  # where nothing is claimed
 TAIL = 0.025  # of a 95% interval, and of random pairings
 LEAST_RUNS_FOR_SPREAD = 4  # one in nine resamples of 3 runs repeats a single run and has no spread
 SPREADS = ("std", "gap")

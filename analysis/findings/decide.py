@@ -12,9 +12,24 @@ from ..intervals import LEAST_RUNS
 from ..labels import find_label
 from ..runs import RunSet
 from . import claims
-from .claims import OF_MEMBERS, REFUTED, SPREADS, SUPPORTED, TAIL, UNDECIDED, Claim, Finding, Result
+from .claims import (
+    HIGHER,
+    LOWER,
+    NOT_TOLD_APART,
+    OF_MEMBERS,
+    REFUTED,
+    SPREADS,
+    SUPPORTED,
+    TAIL,
+    UNDECIDED,
+    Claim,
+    Finding,
+    Result,
+)
 from .correlation import correlation_of_std_and_gap
 from .sample import Evidence, NotComparable, Sample, pair, take_samples
+
+RELATIONS = {SUPPORTED: HIGHER, REFUTED: LOWER, UNDECIDED: NOT_TOLD_APART}
 
 
 def decide(found: RunSet, bias: str = DEFAULT_BIAS) -> tuple[list[Finding], list[str]]:
@@ -30,13 +45,14 @@ def compare(found: RunSet, a: str, b: str, bias: str = DEFAULT_BIAS) -> tuple[li
     """Compare two labels by the same rules: a result per metric, and notes on runs that are left out."""
     a, b = (find_label(name, found.labels, "--compare") for name in (a, b))
     evidence, notes = take_samples(found, bias)
-    words = {SUPPORTED: "higher", REFUTED: "lower", UNDECIDED: "not told apart"}
-    results = []
-    for metric in claims.COMPARED:
-        result = examine(evidence, Claim(metric, a, b, of_labels=True), 1)
-        result.comparison, result.verdict = metric.replace("_", " "), words[result.verdict]
-        results.append(result)
-    return results, notes
+    return [relation(evidence, Claim(metric, a, b, of_labels=True)) for metric in claims.COMPARED], notes
+
+
+def relation(evidence: Evidence, claim: Claim) -> Result:
+    """Compare without a claim of which is higher."""
+    result = examine(evidence, claim, 1)
+    result.comparison, result.verdict = claim.metric.replace("_", " "), RELATIONS[result.verdict]
+    return result
 
 
 def as_table(findings: Iterable[Finding]) -> pd.DataFrame:

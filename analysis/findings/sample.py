@@ -10,8 +10,10 @@ from functools import cached_property
 from itertools import groupby
 
 import numpy as np
+import pandas as pd
 
 from meanq.metrics.definitions import DEFAULT_BIAS, LATE
+from meanq.metrics.registry import METRICS
 
 from ..intervals import clearly_positive, member_pseudovalues
 from ..labels import short_labels
@@ -35,7 +37,8 @@ class Sample:
     def __init__(self, env: str, label: str, runs: Sequence[Run], bias: str, short: str = "") -> None:
         self.env, self.label, self.algo = env, label, runs[0].algo
         self.short = short or label  # without what all labels share
-        self.scored = runs[0].scores is not None  # whether returns can be normalised
+        self._exact = all(METRICS["optimality"].of_run(run.data) is not None for run in runs)
+        self.scored = self._exact or runs[0].scores is not None  # whether returns can be normalised
         self.steps = min(run.total_steps for run in runs)
         self._bias = f"bias_{bias}"
         self.runs = [run for run in runs if self._is_complete(run)]
@@ -47,9 +50,15 @@ class Sample:
         self._seed = [0, zlib.crc32(f"{env}/{label}".encode())]  # methods draw independently
 
     def _is_complete(self, run: Run) -> bool:
-        columns = [self._bias, *(["normalised_return"] if self.scored else [])]
-        means = run.episode_means
-        return self.steps in means.index and bool(np.isfinite(means[columns].to_numpy()).all())
+        curves = [self._curve(run, metric) for metric in ("bias", *(["return"] if self.scored else []))]
+        return all(self.steps in curve.index and bool(np.isfinite(curve.to_numpy()).all()) for curve in curves)
+
+    def _curve(self, run: Run, metric: str) -> "pd.Series[float]":
+        """The return or bias of a run by step: exact where the environment is solved, else of evaluated episodes."""
+        if self._exact:
+            steps, values = METRICS["overestimation" if metric == "bias" else "optimality"].of_run(run.data)
+            return pd.Series(values, index=steps)
+        return run.episode_means[self._bias if metric == "bias" else "normalised_return"]
 
     @cached_property
     def probed(self) -> list[int]:
@@ -70,7 +79,7 @@ class Sample:
 
     def _performance(self, step: int, count: int) -> np.ndarray:
         """Normalised returns [R] of the first `count` runs."""
-        values = [run.episode_means["normalised_return"].get(step, np.nan) for run in self.runs[:count]]
+        values = [self._curve(run, "return").get(step, np.nan) for run in self.runs[:count]]
         return np.array(values, dtype=float)
 
     def by_run(self, metric: str) -> np.ndarray:
@@ -81,7 +90,7 @@ class Sample:
             variances = [self.q(step).var(axis=2, ddof=1).mean(axis=(1, 2)) for step in self.probed]
             variance = np.mean(variances, axis=0)
             return np.log(np.where(variance > 0, variance, np.nan))
-        means = [run.episode_means[self._bias if metric == "bias" else "normalised_return"] for run in self.runs]
+        means = [self._curve(run, metric) for run in self.runs]
         if metric == "early_return":
             return np.array([of_run[of_run.index <= EARLY * self.steps].mean() for of_run in means])
         return np.array([of_run[of_run.index > LATE * self.steps].mean() for of_run in means])

@@ -170,8 +170,12 @@ class Report:
 
     def _truth(self) -> list[Block]:
         rows = [self._row(name) for name in TRUTH]
-        caption = "Errors at the probe states against the true Q of the environment, and how much members share them."
-        reason = "no environment of these runs knows its true values; the chain does (env=chain)."
+        caption = (
+            "Errors at the probe states against the true Q of the environment, and how much members share them. In "
+            "environments that are solved exactly: bias to true Q* = overestimation + policy loss; over runs, "
+            "overestimation = Jensen gap + bias of the mean."
+        )
+        reason = "no environment of these runs knows its true values; env=chain and env=garnet do."
         return self._figure("truth", "Errors against the true Q", caption, rows, reason)
 
     def _aggregates(self) -> list[Block]:

@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from meanq.launching.study import load_study
+from meanq.launching.study import Study, load_study, study_names
 
 from ..compare import run_scores
+from ..figures.arrows import arrow_rows, ordered_pairs
 from ..figures.catalogue import KINDS
 from ..figures.tables import CITED, MOST_GAMES
 from ..findings.decide import as_table, decide
+from ..findings.pairs import judge_pairs
 from ..late import late_table, not_alike
 from ..metrics import Metrics, compute
 from ..paper.tables import HORIZONS, paper_table
@@ -20,7 +22,7 @@ from ..runs import AnalysisError, RunSet, read_runs
 from . import store
 from .provenance import provenance
 
-FIGURES = ("study", "learning_curves", "series", "mechanism")
+FIGURES = ("study", "learning_curves", "series", "mechanism", "errors")
 
 
 def collect(paths: Sequence[Path], out: Path, scale: str | None, study: str | None = None) -> store.Kept:
@@ -37,17 +39,27 @@ def collect(paths: Sequence[Path], out: Path, scale: str | None, study: str | No
     skipped = [f"skipped {problem}" for problem in new.problems]
     notes = [*skipped, *metrics.notes, *not_alike(late), *notes]
     about = {**provenance(found, [*paths, out / store.RUNS], scale, notes, planned), "scores": about_scores}
-    tables = {"late": late, "findings": as_table(findings), "scores": scores}
+    switched = _switched(about["study"], planned)
+    pairs = judge_pairs(found, ordered_pairs(found, switched)) if switched else pd.DataFrame()
+    tables = {"late": late, "pairs": pairs, "findings": as_table(findings), "scores": scores}
     tables = {name: table for name, table in tables.items() if len(table)}
-    return store.Kept(about, _figure_tables(found, metrics), tables, taken)
+    return store.Kept(about, _figure_tables(found, metrics, switched), tables, taken)
 
 
-def _figure_tables(found: RunSet, metrics: Metrics) -> dict[str, pd.DataFrame]:
-    """The tables of those of FIGURES that show something of their own."""
+def _switched(name: str, planned: Study | None) -> str:
+    """The field that a study switches; empty where it is no such study."""
+    study = planned or (load_study(name) if name in study_names() else None)
+    return study.switched if study else ""
+
+
+def _figure_tables(found: RunSet, metrics: Metrics, switched: str) -> dict[str, pd.DataFrame]:
+    """The tables of those of FIGURES that show something of their own, and of arrows if the study switches a field."""
     tables = {}
     for name in FIGURES:
         with suppress(AnalysisError):  # these runs have nothing to draw
             tables[name] = KINDS[name].select(found, metrics)
+    with suppress(AnalysisError):
+        tables |= {"arrows": arrow_rows(found, metrics, switched)} if switched else {}
     if len(found.envs) <= MOST_GAMES and CITED not in set(tables["learning_curves"]["scope"]):
         del tables["learning_curves"]  # the first row of `study` shows the same
     if "mechanism" in tables and "member_correlation" not in set(tables["mechanism"]["metric"]):

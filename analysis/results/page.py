@@ -8,9 +8,10 @@ import pandas as pd
 
 from meanq.metrics.registry import shown_in
 
+from ..figures import errors
 from ..figures.catalogue import Drawn
 from ..figures.tables import game_name
-from ..findings.claims import UNDECIDED
+from ..findings.claims import HIGHER, LOWER, NOT_TOLD_APART, SPREADS, UNDECIDED
 from ..labels import readable_names, say_shared
 
 LATE_CAPTION = (
@@ -22,6 +23,19 @@ FINDINGS_CAPTION = (
     "Differences late in training with 95% intervals, by the rules in `analysis/findings/claims.py`. Those of bias, "
     "std and gap are (A - B) / (A + B), that of correlation c is one of log(1 + K c / (1 - c))."
 )
+PAIRS_CAPTION = (
+    "Methods that differ in one field alone, with and without what it switches, late in training, by the rules of "
+    "`meanq findings --compare` (95% intervals, each by itself). Differences of return are of normalised returns, "
+    "without minus with, those of |bias|, std and gap (A - B) / (A + B). In environments that are solved exactly, "
+    "return and bias are exact: the greedy policy's share of the optimal value, and overestimation."
+)
+# By metric, each with the words for higher, lower and not told apart.
+QUESTIONS = {
+    "return": ("Who does without it?", "gains return", "loses return", "no difference in return is seen"),
+    "bias": ("At what price in bias?", "more biased", "less biased", "no difference in bias is seen"),
+    "std": ("Is it variance that is reduced?", "higher std", "lower std", "no difference in std is seen"),
+    "gap": ("And the Jensen gap?", "higher gap", "lower gap", "no difference in the gap is seen"),
+}
 ASKED = {"question": "Question", "paper": "The paper", "refuted_by": "Refuted by"}
 COUNTED = {"machine": "machines", "threads of a run": "threads", "device": "devices"}
 WRITTEN_BY = "Written by `python -m analysis.results`; `provenance.json` and `tables/` have it in full."
@@ -32,8 +46,12 @@ def page(about: Mapping[str, Any], frames: Mapping[str, pd.DataFrame], drawn: Se
     parts = [f"# {about['study']}", *_asked(about), *_made_by(about)]
     for figure in drawn:
         parts += [f"## {figure.title}", f"![{figure.title}](figures/{figure.name}.svg)", figure.caption]
+        if figure.name == "errors":
+            parts.append(_markdown(_errors_as_text(figure.data)))
     shared = say_shared(frames["late"]["label"])
     parts += ["## Late in training", f"{LATE_CAPTION} {shared}".strip(), _markdown(late_as_text(frames["late"]))]
+    if "pairs" in frames:
+        parts += ["## With and without", PAIRS_CAPTION, *_answers(frames["pairs"])]
     if "findings" in frames:
         parts += ["## What the paper concludes", FINDINGS_CAPTION, *_verdicts(frames["findings"])]
     if "scores" in frames:
@@ -97,6 +115,13 @@ def late_as_text(table: pd.DataFrame) -> pd.DataFrame:
     return shown.loc[:, (shown != "").any()]
 
 
+def _errors_as_text(table: pd.DataFrame) -> pd.DataFrame:
+    shown = _rows(table.rename(columns={"env": "game"}), "step", "n")
+    for metric in errors.SHOWN:
+        shown[metric.column] = _with_intervals(table, metric.column, "{:+.2f}")
+    return shown
+
+
 def _scores_as_text(table: pd.DataFrame) -> pd.DataFrame:
     shown = _rows(table, "interactions", "seeds")
     scores = table[[name for name in table if name not in shown]]
@@ -117,6 +142,32 @@ def _with_intervals(table: pd.DataFrame, column: str, form: str, ends: tuple[str
         between = f" [{', '.join(map(form.format, interval))}]" if interval[0] == interval[0] else ""
         cells.append(form.format(number) + between if number == number else "")
     return cells
+
+
+def _answers(table: pd.DataFrame) -> list[str]:
+    """For each family of games the answers in words, then a table of the comparisons behind them."""
+    parts = []
+    names = readable_names([*table["method"], *table["label"], *table["against"]])
+    for games, part in table.groupby("games", sort=False):
+        lines = []
+        for metric, (question, *words) in QUESTIONS.items():
+            rows = part[(part["metric"] == metric) & part["difference"].notna()]
+            said = [
+                f"{word}: {', '.join(names[method] for method in those)}"
+                for verdict, word in zip((HIGHER, LOWER, NOT_TOLD_APART), words, strict=True)
+                if len(those := rows[rows["verdict"] == verdict]["method"])
+            ]
+            of_first = bool(said) and metric in SPREADS
+            against = f" Against {names[rows['against'].iloc[0]]}, each without it:" if of_first else ""
+            lines.append(f"- {question}{against} {'; '.join(said) or 'these runs have nothing to compare'}.")
+        differences = _with_intervals(part, "difference", "{:+.3f}", ("low", "high"))
+        shown = part.assign(difference=differences).loc[part["difference"].notna()]
+        for column in ("label", "against"):
+            shown[column] = shown[column].map(names)
+        listed = _markdown(shown[["metric", "label", "against", "verdict", "difference"]])
+        folded = f"<details><summary>The comparisons</summary>\n\n{listed}\n\n</details>"
+        parts += [f"**{game_name(str(games))}**", "\n".join(lines), *([folded] if len(shown) else [])]
+    return parts
 
 
 def _verdicts(table: pd.DataFrame) -> list[str]:

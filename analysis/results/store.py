@@ -23,7 +23,7 @@ from .provenance import PRIVATE, public_overrides, without_paths
 
 PROVENANCE = "provenance.json"
 RUNS = "runs"
-TABLES = ("late", "findings", "scores")
+TABLES = ("late", "pairs", "findings", "scores")
 
 
 @dataclass(frozen=True)

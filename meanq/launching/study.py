@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from meanq.config.errors import ConfigError, closest
+from meanq.config.fields import walk
 from meanq.config.schema import CONFIG_DIR
 from meanq.launching.hydra_bridge import expand_sweep
 from meanq.launching.overrides import for_hydra, override_key
@@ -41,6 +42,7 @@ class Study:
     question: str = ""
     paper: str = ""
     refuted_by: str = ""
+    switched: str = ""  # a field: the results compare each method with and without what it switches
 
     @property
     def texts(self) -> dict[str, str]:
@@ -94,14 +96,18 @@ class _NoStudyError(ValueError):
 def _parse(path: Path, content: Any) -> Study:
     if not isinstance(content, dict):
         raise _NoStudyError("it is no study; write at least `runs:` and below it a list of sweeps")
-    texts = {name: _text(content, name) for name in _TEXTS}
+    texts = {name: _text(content, name) for name in (*_TEXTS, "switched")}
+    known = [name for name, _ in walk()]
+    if texts["switched"] and texts["switched"] not in known:
+        hint = closest(texts["switched"], known)
+        raise _NoStudyError(f"switched={texts['switched']}: there is no such field{hint}")
     if "scales" not in content:
-        scales: dict[str | None, Scale] = {None: _scale(content, "", _TEXTS)}
+        scales: dict[str | None, Scale] = {None: _scale(content, "", (*_TEXTS, "switched"))}
     else:
         for name in _OF_SCALE:
             if name in content:
                 raise _NoStudyError(f"{name}: the file has scales; write it below each of them")
-        _check_keys(content, "", (*_TEXTS, "scales"))
+        _check_keys(content, "", (*_TEXTS, "switched", "scales"))
         entries = content["scales"]
         if not isinstance(entries, dict) or not entries:
             raise _NoStudyError("scales: write a name and below it the `runs` of each scale")

@@ -45,6 +45,12 @@ def policy_loss(policy_value: np.ndarray, true_q: np.ndarray) -> np.ndarray:
     return policy_value - true_q.max(-1)
 
 
+def optimality(policy_value: np.ndarray, true_q: np.ndarray) -> np.ndarray:
+    """mean_s V^pi(s) / mean_s V*(s), 1 for an optimal policy; NaN unless mean_s V* > 0. Shapes as of `policy_loss`."""
+    best = true_q.max(-1).mean()
+    return policy_value.mean(-1) / (best if best > 0 else math.nan)
+
+
 def mean_bias(q: np.ndarray, policy_value: np.ndarray) -> float:
     """max_a E_runs[Q(s, a)] - E_runs[V^pi(s)] with Q the ensemble mean, mean over states; q [R, P, K, A], [R, P].
 

@@ -71,14 +71,14 @@ class Metric:
     `compute` depends on the scope. It returns None where the metric does not apply.
 
     PER_RUN    RunData -> Curve, or with `once` RunData -> number; None: a column of another table
-    PER_GROUP  q [R, P, K, A] of a group of runs -> number; None for a ratio
+    PER_GROUP  q [R, P, K, A] of a group of runs, policy_value [R, P] or None -> number; None for a ratio
     OVER_RUNS  Decomposition of all runs -> number
     """
 
     name: str  # in the table of analysis.metrics; `<layer>` stands for several names
     title: str  # on axes
     meaning: str
-    compute: Callable[[Any], Any] | None = None
+    compute: Callable[..., Any] | None = None
     scope: str = PER_RUN
     source: str = EVALUATIONS  # the file of a run that it comes from
     unit: str = ""
@@ -178,6 +178,12 @@ def _policy_loss(run: RunData) -> Curve | None:
     return run.probed(definitions.policy_loss(run.policy_value, run.true_q).mean(-1))
 
 
+def _optimality(run: RunData) -> Curve | None:
+    if run.true_q is None or run.policy_value is None:
+        return None
+    return run.probed(definitions.optimality(run.policy_value, run.true_q))
+
+
 def _probe_value(run: RunData) -> Curve | None:
     return None if run.q is None else run.probed(definitions.state_value(run.q).mean(-1))
 
@@ -259,6 +265,10 @@ _ENTRIES = [
            "(`env=garnet`)",
            _policy_loss, source=PROBES, unit="value", form="{:+.2f}", mirror="probe/policy_loss", signed=True,
            shown="truth"),
+    Metric("optimality", "share of the optimal value",
+           "exact value of the greedy policy / optimal value, both means over the probe states (`env=garnet`); not "
+           "defined unless the latter is above zero",
+           _optimality, source=PROBES, mirror="probe/optimality", shown="truth"),
     Metric("adam_share_<layer>", "share of Adam's step",
            "share of Adam's step that a layer's median weight takes; near 0: the layer is starved",
            source=TRAINING, unit="share", mirror="training/adam_share_<layer>"),
@@ -293,9 +303,14 @@ _ENTRIES = [
     _of_values("normalised_jensen_gap", "normalised gap", "jensen_gap / normalised return", None, PER_GROUP,
                head="norm. gap", ratio_of="jensen_gap", averaged=True, shown="study series late summary"),
     _of_values("std", "std of V(s0)", "standard deviation over runs of V(s0), mean over the probe states",
-               definitions.value_std, PER_GROUP, unit="value", shown="study"),
+               lambda q, _: definitions.value_std(q), PER_GROUP, unit="value", shown="study"),
     _of_values("jensen_gap", "Jensen gap", "E[max_a Q] - max_a E[Q] over runs, mean over the probe states",
-               definitions.jensen_gap, PER_GROUP, unit="value", shown="study"),
+               lambda q, _: definitions.jensen_gap(q), PER_GROUP, unit="value", shown="study"),
+    _of_values("mean_bias", "bias of the mean",
+               "max_a E[Q] over runs minus the exact value of the greedy policy, mean over runs and the probe states "
+               "(`env=garnet`); with `jensen_gap` it adds up to `overestimation`",
+               lambda q, policy: None if policy is None else definitions.mean_bias(q, policy), PER_GROUP,
+               unit="value", form="{:+.2f}", signed=True, shown="truth"),
 
     _of_values("member_correlation", "correlation",
                "correlation of two members' errors, shared_variance / single_variance",

@@ -271,7 +271,8 @@ def test_a_figure_without_data_is_a_sentence(tmp_path: Path) -> None:
     found = read_runs([tmp_path / "runs"])
     (curves, drawn), missing = draw_all(found, compute(found), tmp_path / "out")
     assert [curves.name, drawn.name] == ["learning_curves", "study"]
-    assert missing.keys() == {"series", "mechanism", "optimisation", "aggregates", "profiles", "improvements"}
+    others = {"series", "mechanism", "optimisation", "errors", "arrows", "aggregates", "profiles", "improvements"}
+    assert missing.keys() == others
     assert all("\n" not in reason for reason in missing.values())
     assert "No std and no gap: they need two runs" in drawn.caption
     assert "1 run of each label" in curves.caption and "deviation" not in curves.caption

@@ -329,6 +329,7 @@ def test_one_scale_needs_no_name(tmp_path: Path) -> None:
         ("runs: [env=chain]\ncommon: 7", "common=7: write overrides"),
         ("runs: [env=chain]\nquestion: [why]", r"question=\['why'\]: write a text"),
         ("runs: [env=chain]\nname: mine", "name: a study has no such entry; the name of the file is the study's"),
+        ("runs: [env=chain]\nswitched: algo.target", "switched=algo.target: there is no such field; did you mean"),
         ("runs: [env=chain]\nmachin: x", "machin: a study has no such entry; did you mean machine"),
         (OWN.replace("machine", "machin"), r"scales\.tiny\.machin: .*did you mean machine"),
         (OWN + "why: x", "why: a study has no such entry"),
