@@ -38,7 +38,7 @@ class SlurmLauncher:
         check_fields(fields)
         self._fields = fields
         # Earlier versions had a directory per job, .submitit/%j.
-        self._folder = Path(fields["submitit_folder"].partition("%")[0]).expanduser().absolute()
+        self._folder = Path(fields["submitit_folder"].removesuffix("/%j")).expanduser().absolute()
         self._waiting: list[list[Run]] = []  # runs that have no job yet, grouped by job
         self._full_at = 0  # how many jobs there were when SLURM accepted no more
         self._refusal = ""  # what sbatch said then
@@ -140,6 +140,8 @@ class SlurmLauncher:
                 if not can_wait and not (limit and count > 1):
                     raise ConfigError(explain_rejection(self._refusal, self._fields)) from None
                 count = count // 2 if limit else 0
+            except OSError as error:
+                raise ConfigError(f"root: cannot write to {self._folder} ({error.strerror})") from None
             else:
                 self._submitted = True
                 del self._waiting[:count]
@@ -157,7 +159,7 @@ class SlurmLauncher:
                 f"Submitted {len(jobs)} run(s){packed} as SLURM {kind}{'s' * (len(arrays) > 1)} {', '.join(arrays)}"
                 f"{f', at most {limit} at once' if len(ids) > 1 else ''}\n"
                 f"  which is which   {files}_runs.json\n"
-                f"  logs             {files}_*log.*\n"
+                f"  logs             {files}_*_log.*\n"
                 f"  queue            squeue --jobs {','.join(arrays)}\n"
                 f"  cancel           scancel {' '.join(arrays)}{f', or one job: scancel {ids[-1]}' * (len(ids) > 1)}"
             )
@@ -203,7 +205,7 @@ def sbatch_options(fields: Mapping[str, Any]) -> dict[str, Any]:
     memory, delay = options.pop("mem_gb"), options.pop("signal_delay_s")
     options = {"signal": f"USR2@{delay}", "nodes": 1, "ntasks": 1} | options
     if memory is not None:
-        options["mem"] = f"{int(memory * 1024)}M"
+        options.setdefault("mem", f"{int(memory * 1024)}M")
     if "gpu" in str(options["gres"]) or options["gpus_per_node"] == 0:
         options["gpus_per_node"] = None
     return {name.replace("_", "-"): value for name, value in options.items()}

@@ -24,6 +24,7 @@ _DEFAULT_MAX_ARRAY = 1001  # SLURM's
 _PYTHON = f'sh -c \'trap "" USR2 TERM; exec "$0" "$@"\' {shlex.quote(sys.executable)}'
 
 # - Since SLURM 22.05 srun no longer takes the number of cores from its job: a run would be bound to one core.
+# - srun without --unbuffered, which would give the run a terminal and its log a progress bar.
 # - The pickle is moved to the name by which submitit looks for it; a job that starts again finds it there.
 # - A failed job is queued again, except where that cannot help, or where SLURM is ending it: then it is not RUNNING.
 _SCRIPT = """
@@ -35,7 +36,7 @@ if [ -e "$folder/{pickle}" ]; then mv "$folder/{pickle}" "$folder/${{job}}_submi
 {setup}
 
 code=0
-srun --unbuffered --output {out} --error {err} {python} -u -m submitit.core._submit {folder} || code=$?
+srun --output {out} --error {err} {python} -u -m submitit.core._submit {folder} || code=$?
 case $code in 0|{final}) exit $code ;; esac
 if [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then
     echo "exit code $code on $(hostname)" >> "$folder/${{job}}_failures"
@@ -127,11 +128,12 @@ def script(
 ) -> str:
     """Return the script of a job, or of an array of jobs."""
     pattern = "%A_%a" if count > 1 else "%j"
-    logs = {kind: str(folder / f"{pattern}_0_log.{kind}") for kind in ("out", "err")}
+    logs = {kind: f"{folder}/".replace("%", "%%") + f"{pattern}_0_log.{kind}" for kind in ("out", "err")}
     options = {**options, "output": logs["out"], "error": logs["err"], "open-mode": "append"}
     if count > 1:
         options["array"] = f"0-{count - 1}%{min(count, at_once)}"
-    lines = [_directive(name, value) for name, value in sorted(options.items()) if value not in (None, False)]
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    lines = [_directive(name, value) for name, value in sorted(given.items())]
     body = _SCRIPT.format(
         job="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}" if count > 1 else "$SLURM_JOB_ID",
         pickle=f"{batch}_{'${SLURM_ARRAY_TASK_ID}' if count > 1 else 0}.pkl",

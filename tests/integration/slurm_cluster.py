@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo")
 START_SECONDS = 30
 
@@ -82,6 +84,27 @@ class Cluster:
         """Jobs by id, ended ones included."""
         lines = self.command("squeue", "--noheader", "--array", "--states=all", "--format=%i %T").splitlines()
         return {line.split()[0]: line.split()[1] for line in lines}
+
+    def lose_node(self) -> None:
+        """Kill the node's daemon and all that its jobs have started, as a crash would, and let SLURM notice."""
+        victims = {psutil.Process(int((self.home / "run" / "slurmd.pid").read_text()))}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                environment = process.environ()
+                ours = environment.get("SLURM_CONF") == self.environment["SLURM_CONF"]
+                if ours and "SLURM_JOB_ID" in environment:
+                    steps = [parent for parent in process.parents() if parent.name().startswith("slurmstepd")]
+                    victims |= {process, *steps}
+        for process in victims:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(victims, timeout=10)
+        node = self.command("sinfo", "--noheader", "--format=%n").split()[0]
+        self.command("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
+
+    def restore_node(self) -> None:
+        """Start the node's daemon again."""
+        subprocess.run([str(_find("slurmd"))], env=self.environment, timeout=START_SECONDS, check=True)
 
 
 @contextlib.contextmanager

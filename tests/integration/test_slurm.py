@@ -178,12 +178,12 @@ def terminate(cluster: Cluster, job: str) -> None:
     cluster.command("scontrol", "requeue", job)
 
 
-# How a run is disturbed, and the launcher's fields that this needs.
+# How a run is disturbed, and the launcher's fields that this needs. SLURM may warn of a time limit a minute early.
 PACKED = ("hydra.launcher.runs_per_job=2", "hydra.launcher.cpus_per_task=2")
 DISTURBANCES: dict[str, tuple[Callable[[Cluster, str], object], tuple[str, ...]]] = {
     "usr2": (lambda cluster, job: cluster.command("scancel", "--signal=USR2", job), ()),
     "requeue": (lambda cluster, job: cluster.command("scontrol", "requeue", job), ()),
-    "timeout": (lambda cluster, job: None, ("hydra.launcher.timeout_min=1", "hydra.launcher.signal_delay_s=5")),
+    "timeout": (lambda cluster, job: None, ("hydra.launcher.timeout_min=2", "hydra.launcher.signal_delay_s=5")),
     "usr2 in a shared job": (lambda cluster, job: cluster.command("scancel", "--signal=USR2", job), PACKED),
     "term in a shared job": (terminate, PACKED),
     "preemption": (preempt, ("hydra.launcher.partition=scavenge", "hydra.launcher.gres='seat:1'")),
@@ -259,6 +259,7 @@ def test_a_users_sweep_runs_as_a_job_array(slurm: Cluster, disturbed: dict[str, 
     assert all(status(directory)["state"] == "finished" for directory in submitted.values())
     assert {directory.parts[-1] for directory in submitted.values()} == {f"seed_{seed}" for seed in range(5)}
     assert len({directory.parts[-2] for directory in submitted.values()}) == 2
+    assert log(tmp_path).count("  step ") == 10 and "\x1b" not in log(tmp_path), "lines, no progress bars"
     again = finish(start(slurm, tmp_path, *words, *short, *limits))
     assert again[0] == 0 and again[1].count("is finished already: skipped") == 10 and "Submitted" not in again[1]
 
@@ -361,24 +362,6 @@ def test_runs_of_one_job_fail_alone(slurm: Cluster, undisturbed: Path, tmp_path:
     assert slurm.command("scontrol", "show", "job", next(iter(of_runs.values()))).count("gpu:a100:1") >= 1
 
 
-def test_a_run_survives_the_loss_of_its_node(slurm: Cluster, disturbed: dict[str, Future], tmp_path: Path) -> None:
-    for future in disturbed.values():  # it is their node, too
-        future.result(timeout=PATIENCE)
-    playground(tmp_path, slow=True)
-    process = start(slurm, tmp_path, "-m", *SMALL, *RUN)
-    wait_for(lambda: len(jobs(tmp_path)) == 1 or process.poll() is not None, "submission")
-    ((job, directory),) = jobs(tmp_path).items()
-    wait_for(lambda: rows(directory) >= 2, "the first rows")
-    node = slurm.command("sinfo", "--noheader", "--format=%n").split()[0]
-    slurm.command("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
-    wait_for(lambda: slurm.states().get(job) == "PENDING", "the job in the queue again")
-    (tmp_path / "slow").unlink()
-    slurm.command("scontrol", "update", f"nodename={node}", "state=resume")
-    code, _, err = finish(process)
-    assert code == 0, err
-    assert status(directory)["state"] == "finished" and restarts(slurm, job) == 1
-
-
 def test_submit_return_and_come_back(slurm: Cluster, tmp_path: Path) -> None:
     """With an sbatch that returns late, when SLURM has started the jobs already."""
     playground(tmp_path, slow=True)
@@ -474,6 +457,24 @@ def test_more_runs_than_may_be_submitted(small_arrays: Cluster, tmp_path: Path) 
     assert code == 0, err
     assert "Submitted 2 run(s)" in out and "2 not submitted yet" in out and "4 done" in out
     assert len(jobs(tmp_path)) == 4
+
+
+def test_a_run_survives_the_loss_of_its_node(small_arrays: Cluster, undisturbed: Path, tmp_path: Path) -> None:
+    """On the cluster that has no jobs of other tests at that time: they would lose their node, too."""
+    playground(tmp_path, slow=True)
+    process = start(small_arrays, tmp_path, "-m", *SMALL, *RUN)
+    wait_for(lambda: len(jobs(tmp_path)) == 1 or process.poll() is not None, "submission")
+    ((job, directory),) = jobs(tmp_path).items()
+    wait_for(lambda: rows(directory) >= 2, "the first rows")
+    small_arrays.lose_node()
+    assert lock_holder(directory) is None and status(directory)["state"] == "running"
+    wait_for(lambda: small_arrays.states().get(job) == "PENDING", "the job in the queue again")
+    (tmp_path / "slow").unlink()
+    small_arrays.restore_node()
+    code, _, err = finish(process)
+    assert code == 0, err
+    assert status(directory)["state"] == "finished" and restarts(small_arrays, job) == 1
+    same_bytes(directory, undisturbed)
 
 
 def test_leave_edit_the_configuration_and_come_back(slurm: Cluster, undisturbed: Path, tmp_path: Path) -> None:

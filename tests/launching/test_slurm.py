@@ -25,6 +25,13 @@ from meanq.launching.slurm_submit import RefusedError, script, split
 from meanq.rundir.lock import DirectoryLock
 
 
+@pytest.fixture(scope="module")
+def chain() -> Config:
+    found = plan(["env=chain"])
+    assert found is not None
+    return found.configs[0]
+
+
 def fields(**changed: Any) -> dict[str, Any]:
     content = OmegaConf.load(CONFIG_DIR / "hydra" / "launcher" / "slurm.yaml")
     content.update({"submitit_folder": "/shared/.submitit", "name": "meanq-default"})
@@ -78,6 +85,7 @@ def test_runs_of_a_job_have_a_core_for_each_thread(monkeypatch: pytest.MonkeyPat
         ({"gres": "gpu:a100:1"}, {"gpus-per-node": None, "gres": "gpu:a100:1"}),
         ({"gres": "scratch:10"}, {"gpus-per-node": 1, "gres": "scratch:10"}),
         ({"mem_gb": None, "mem_per_cpu": "4G"}, {"mem-per-cpu": "4G"}),
+        ({"additional_parameters": {"mem": 0}}, {"mem": 0}),
         ({"additional_parameters": {"mail_type": "END", "nodes": 2}}, {"mail-type": "END", "nodes": 2}),
     ],
 )
@@ -95,11 +103,25 @@ def test_gpus_are_asked_for_once() -> None:
 
 def test_the_script_of_an_array(tmp_path: Path) -> None:
     folder = tmp_path / "a b"
-    text = script("f00", 3, folder, {"time": 5, "requeue": True, "qos": None}, fields(setup=["module load x"]), 2)
+    text = script(
+        "f00", 3, folder, {"nice": 0, "requeue": True, "qos": None, "hold": False}, fields(setup=["module load x"]), 2
+    )
     assert text.startswith("#!/bin/bash\n#SBATCH --array=0-2%2\n") and "#SBATCH --requeue\n" in text
+    assert "#SBATCH --nice=0\n" in text and "hold" not in text
     assert f"#SBATCH --output='{folder}/%A_%a_0_log.out'\n" in text and "qos" not in text
     assert "\nmodule load x\n" in text and '"$folder/f00_${SLURM_ARRAY_TASK_ID}.pkl"' in text
     assert "--array" not in script("f00", 1, folder, {}, fields(), 2)
+    assert "/50%%/%j_0_log.err" in script("f00", 1, tmp_path / "50%", {}, fields(), 2), "SLURM replaces %j, but not %%"
+
+
+def test_where_nothing_can_be_written_is_one_line(
+    chain: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    (tmp_path / "file").touch()
+    launcher = SlurmLauncher(**fields(submitit_folder=f"{tmp_path}/file/.submitit"))
+    with pytest.raises(ConfigError, match=r"^root: cannot write to .*/file/\.submitit \(Not a directory\)"):
+        launcher.launch([Run(chain, [])])
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 10, 1001, 1002, 3000])
@@ -305,13 +327,6 @@ def test_waiting_ends_for_jobs_that_are_killed_gone_or_failed(
     assert [failure.code for failure in failures if "busy" in str(failure)] == [BUSY]
     told = capsys.readouterr().out
     assert "squeue does not answer" in told and told.strip().endswith("2 done, 4 failed")
-
-
-@pytest.fixture(scope="module")
-def chain() -> Config:
-    found = plan(["env=chain"])
-    assert found is not None
-    return found.configs[0]
 
 
 @pytest.mark.parametrize(("limit", "most", "at_once"), [(5, 8, 4), (3, 1001, 64), (12, 4, 2), (1, 1, 1), (99, 6, 3)])
