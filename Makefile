@@ -57,7 +57,7 @@ bench: $(READY) ## measure speed against its goals (also in benchmarks/results.j
 docs: $(READY) ## write the generated parts of docs/ and build the site: site/index.html
 	$(BIN)/python scripts/write_docs.py
 	$(BIN)/python scripts/stage_docs.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lock: ## update requirements.lock from the ranges in pyproject.toml
 	./scripts/lock $(PYTHON)
