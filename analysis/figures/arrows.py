@@ -74,9 +74,9 @@ def draw_arrows(table: pd.DataFrame, looks: Looks, form: Form = forms.DEFAULT) -
         f"Return against bias: means over the last quarter of training, {number_of_runs(table['n'])}, with 95% "
         f"intervals over runs (Student's). Filled: with {field}; hollow, at the arrow's end: the same method without. "
         "The dashed line is no bias: an arrow to the right is a price in bias, one down a price in return."
-        + " A point without an arrow has no such partner."
-        * bool((table.groupby(["env", "method"]).size() < 2).any())
     ]
+    if (table.groupby(["env", "method"]).size() < 2).any():
+        sentences.append("A point without an arrow has no such partner.")
     if table["exact"].any():
         sentences.append(
             "In environments that are solved exactly, the bias is overestimation, V minus the exact value of the "

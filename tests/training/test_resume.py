@@ -118,6 +118,7 @@ CASES = {
     "mellowmax on MinAtar": ("algo=mellowmax", *SMALL, "algo.target_network=null"),
     "hl_gauss on MinAtar": ("algo=hl_gauss", *SMALL, "algo.ensemble_size=2", "network.layer_norm=channels"),
     "layer norm on MinAtar": ("algo=meanq", *SMALL, "network.layer_norm=features", "algo.target_network=40"),
+    "dqn in a Garnet MDP": ("algo=dqn", *ELSEWHERE, "env=garnet", "env.options.features=8", "probe.states=0"),
     "subset_min on the chain": ("algo=subset_min", *ELSEWHERE, "env=chain"),
     "subset_min without target on MinAtar": ("algo=subset_min", *SMALL, "algo.target_network=null"),
     "resets on the chain": ("algo=dqn", *ELSEWHERE, "env=chain", "algo.reset_every=17"),
