@@ -10,6 +10,7 @@ mechanism        correlation of members, effective ensemble size, shared and mem
 optimisation     the share of Adam's step that each layer takes, and the spread of value distributions
 errors           the error of values, taken apart, in environments that are solved exactly
 arrows           return against bias, an arrow from each method with a target network to the same without
+late_returns     returns late in training, a line per label
 aggregates       interquartile mean, median, mean and optimality gap over games, with intervals
 profiles         the share of runs above each score
 improvements     how likely a run of one label is above a run of another one

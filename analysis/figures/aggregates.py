@@ -70,7 +70,7 @@ def draw_aggregates(table: pd.DataFrame, looks: Looks, form: Form = forms.DEFAUL
     figure, axes = list_of_lines(names, list(AGGREGATES.values()), form=form)
     for metric, axis in zip(AGGREGATES, axes, strict=True):
         rows = table[table["metric"] == metric].set_index("label").loc[labels]
-        _draw_intervals(axis, rows, [looks[label] for label in labels])
+        draw_intervals(axis, rows, [looks[label] for label in labels])
     figure.supxlabel("normalised score", y=0)
     games = int(table["games"].max())
     return figure, (
@@ -110,7 +110,7 @@ def draw_improvements(table: pd.DataFrame, looks: Looks, form: Form = forms.DEFA
     names = [f"{looks[a].name} > {looks[b].name}" for a, b in zip(table["label"], table["other"], strict=True)]
     figure, (axis,) = list_of_lines(names, [""], panel_width=2.0, form=form)
     axis.axvline(0.5, color="#999999", linewidth=0.8, zorder=1)
-    _draw_intervals(axis, table, [looks[label] for label in table["label"]])
+    draw_intervals(axis, table, [looks[label] for label in table["label"]])
     axis.set_xlim(-0.02, 1.02)
     axis.set_xlabel("probability of improvement")
     games = int(table["games"].iloc[0])
@@ -120,7 +120,8 @@ def draw_improvements(table: pd.DataFrame, looks: Looks, form: Form = forms.DEFA
     )
 
 
-def _draw_intervals(axis: Axes, rows: pd.DataFrame, styles: Sequence[Style]) -> None:
+def draw_intervals(axis: Axes, rows: pd.DataFrame, styles: Sequence[Style]) -> None:
+    """A marker and its interval in each line; the interval may be NaN."""
     for i, (style, value, low, high) in enumerate(zip(styles, rows["value"], rows["low"], rows["high"], strict=True)):
         axis.plot([low, high], [i, i], color=style.colour, linewidth=2.5, alpha=0.35, solid_capstyle="butt")
         axis.plot([value], [i], **panels.look(style, large=True))

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from ..labels import say_shared
 from ..metrics import Metrics
 from ..runs import AnalysisError, RunSet
-from . import aggregates, arrows, curves, errors, series
+from . import aggregates, arrows, curves, errors, late_returns, series
 from .form import DEFAULT, Form
 from .palette import Looks, styles
 from .panels import settings
@@ -48,6 +48,7 @@ KINDS = {
     "series": Kind("Over a number in which labels differ", series.series_rows, series.draw_series),
     "mechanism": Kind("What the members of ensembles share", curves.mechanism_rows, curves.draw_mechanism),
     "optimisation": Kind("What holds learning back", curves.optimisation_rows, curves.draw_optimisation),
+    "late_returns": Kind("Returns late in training", late_returns.late_return_rows, late_returns.draw_late_returns),
     "errors": Kind("Errors of values, taken apart", errors.error_rows, errors.draw_errors),
     "arrows": Kind("Return against bias", arrows.arrow_rows, arrows.draw_arrows),
     "aggregates": Kind("Aggregates over games", aggregates.aggregate_rows, aggregates.draw_aggregates),

@@ -12,17 +12,19 @@ from meanq.launching.study import Study, load_study, study_names
 from ..compare import run_scores
 from ..figures.arrows import arrow_rows, ordered_pairs
 from ..figures.catalogue import KINDS
+from ..figures.form import MOST_WITH_SPREAD
 from ..figures.tables import CITED, MOST_GAMES
 from ..findings.decide import as_table, decide
 from ..findings.pairs import judge_pairs
 from ..late import late_table, not_alike
-from ..metrics import Metrics, compute
+from ..metrics import OVER, Metrics, compute
 from ..paper.tables import HORIZONS, paper_table
 from ..runs import AnalysisError, RunSet, read_runs
 from . import store
 from .provenance import provenance
 
-FIGURES = ("study", "learning_curves", "series", "mechanism", "errors")
+FIGURES = ("study", "learning_curves", "late_returns", "series", "mechanism", "optimisation", "errors")
+STARVED = 0.5  # share of Adam's step
 
 
 def collect(paths: Sequence[Path], out: Path, scale: str | None, study: str | None = None) -> store.Kept:
@@ -64,7 +66,18 @@ def _figure_tables(found: RunSet, metrics: Metrics, switched: str) -> dict[str, 
         del tables["learning_curves"]  # the first row of `study` shows the same
     if "mechanism" in tables and "member_correlation" not in set(tables["mechanism"]["metric"]):
         del tables["mechanism"]  # one run of each label
+    if len(found.labels) <= MOST_WITH_SPREAD:
+        tables.pop("late_returns", None)  # few curves are easy to follow
+    if "optimisation" in tables and not _differ_in_shares(tables["optimisation"]):
+        del tables["optimisation"]
     return tables
+
+
+def _differ_in_shares(rows: pd.DataFrame) -> bool:
+    """Whether some layer takes less than half of Adam's step with one label and more with another, at any step."""
+    shares = rows[rows["metric"].str.startswith("adam_share_") & (rows["scope"] == OVER)]
+    ends = shares.groupby(["env", "metric", "step"])["value"].agg(["min", "max"])
+    return bool(((ends["min"] < STARVED) & (ends["max"] > STARVED)).any())
 
 
 def _scores(found: RunSet, notes: list[str]) -> tuple[pd.DataFrame, str]:

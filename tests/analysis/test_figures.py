@@ -271,8 +271,7 @@ def test_a_figure_without_data_is_a_sentence(tmp_path: Path) -> None:
     found = read_runs([tmp_path / "runs"])
     (curves, drawn), missing = draw_all(found, compute(found), tmp_path / "out")
     assert [curves.name, drawn.name] == ["learning_curves", "study"]
-    others = {"series", "mechanism", "optimisation", "errors", "arrows", "aggregates", "profiles", "improvements"}
-    assert missing.keys() == others
+    assert missing.keys() == KINDS.keys() - {"learning_curves", "study"}
     assert all("\n" not in reason for reason in missing.values())
     assert "No std and no gap: they need two runs" in drawn.caption
     assert "1 run of each label" in curves.caption and "deviation" not in curves.caption
@@ -300,6 +299,19 @@ def test_shares_of_adams_step_have_a_panel_per_layer_from_zero_to_one(tmp_path: 
         "adam_share_q90_value": 0.225,
         "value_spread": 4.5,
     }
+
+
+def test_late_returns_have_a_line_per_label_in_the_order_of_legends(tmp_path: Path) -> None:
+    for label, score in (("meanq", 5), ("dqn", 2)):
+        for seed in range(3):
+            write_run(tmp_path, "a", label, seed, {10: 0, 80: score + seed, 100: score + seed + 2})
+    found = read_runs([tmp_path])
+    figure, caption, table = picture(found, compute(found), "late_returns")
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["DQN", "MeanQ"]
+    assert dict(zip(table["label"], table["value"], strict=True)) == {"dqn": 4, "meanq": 7}
+    half = 4.302652729911275 / 3**0.5  # Student's t with 2 degrees of freedom, of runs with 3, 4 and 5
+    assert [*table[table["label"] == "dqn"][["low", "high"]].to_numpy()[0]] == pytest.approx([4 - half, 4 + half], 1e-5)
+    assert "3 runs of each label" in caption
 
 
 def test_runs_that_were_never_evaluated_are_no_figure(tmp_path: Path) -> None:
