@@ -150,9 +150,10 @@ def draw_optimisation(table: pd.DataFrame, looks: Looks, form: Form = forms.DEFA
     about = [
         "Share of Adam's step, sqrt(v) / (sqrt(v) + epsilon), that a layer's weights take: that of the weight which a "
         "tenth of the layer's weights exceeds; near 0 the layer hardly learns. Below, if values are distributions: "
-        "their standard deviation, mean over the probe states. Dormant units: the share whose mean activation at the "
-        "probe states is at most 0.025 of their layer's mean. Rank: singular values that hold 99% of the sum of those "
-        f"of the last features at the probe states. {_about_runs(table, form.of(table['label'].nunique()))}"
+        f"their standard deviation, mean over the probe states. {_about_runs(table, form.of(table['label'].nunique()))}"
+    ]
+    about += [
+        f"{describe(name).title}: {describe(name).meaning}." for name in ("dormant", "feature_rank") if name in names
     ]
     return figure, " ".join([*about, *sentences])
 

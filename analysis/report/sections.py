@@ -74,6 +74,7 @@ class Report:
             ("study", "Return, bias, standard deviation and Jensen gap", self._study),
             ("curves", "Learning curves", self._learning),
             ("mechanism", "How members differ", self._mechanism),
+            ("diagnosis", "State of the networks", self._diagnosis),
             ("aggregates", "Aggregates over games", self._aggregates),
             ("paper", "Beside the paper's tables", self._paper),
             ("truth", "Against the true values", self._truth),
@@ -167,6 +168,21 @@ class Report:
         caption = "; ".join(f"{METRICS[name].title}: {METRICS[name].meaning}" for name in MECHANISM)
         reason = "it takes probes of an ensemble, of 2 runs or more."
         return self._figure("mechanism", "Correlation of members, and what their mean gains", caption, rows, reason)
+
+    def _diagnosis(self) -> list[Block]:
+        cards = tables.diagnosis(self._metrics.table, list(self._styles))
+        if not cards:
+            return [Block("missing", "no run has recorded the state of its networks (diagnosis.csv).")]
+        self._write("diagnosis", pd.concat([card.assign(label=label) for label, card in cards.items()]))
+        meanings = [f"{metric.title}: {metric.meaning}" for metric in shown_in("diagnosis") if "<" not in metric.name]
+        text = "A card per label: means over runs at the last step. " + "; ".join(meanings)
+        blocks = [Block("text", f"{text}. Share of Adam's step: near 0, a layer is starved.")]
+        for label, card in cards.items():
+            block = table("diagnosis", self._styles[label].name, card, "", ["tables/diagnosis.csv"], folded=False)
+            for line in block.lines:
+                line["label"] = label  # hidden with it
+            blocks.append(block)
+        return blocks
 
     def _truth(self) -> list[Block]:
         rows = [self._row(name) for name in TRUTH]

@@ -1,18 +1,34 @@
 """The tables of the report, as frames. Columns called `game` and `label` say what a row is about."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from meanq.config.fields import field_value, flatten
+from meanq.metrics.registry import METRICS, describe
 
 from ..compare import by_game, run_scores, summary
-from ..metrics import average_steps_to_reference
+from ..metrics import OVER, average_steps_to_reference
 from ..paper.tables import HORIZONS, paper_table
 from ..runs import Run, RunSet, differing_fields
 
 Groups = Mapping[tuple[str, str], list[Run]]  # by game and label, in the order of legends
+
+
+def diagnosis(metrics: pd.DataFrame, labels: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """A card per label that has one: measures of its networks, in the rows, at the last step of each game."""
+    rows = metrics[metrics["scope"] == OVER].dropna(subset="value")
+    rows = rows[[describe(name).is_in("diagnosis") for name in rows["metric"]]]
+    last = rows.sort_values("step", kind="stable").drop_duplicates(["env", "label", "metric"], keep="last")
+    order = [metric.meaning for metric in METRICS.values()]  # of a layer's metric, too
+    cards = {}
+    for label in labels:
+        values = last[last["label"] == label].pivot(index="metric", columns="env", values="value")
+        if "feature_rank" in values.index:
+            values = values.loc[sorted(values.index, key=lambda name: (order.index(describe(name).meaning), name))]
+            cards[label] = values.rename(index=lambda name: describe(name).title).rename_axis("measure").reset_index()
+    return cards
 
 
 def runs_table(groups: Groups) -> pd.DataFrame:

@@ -83,18 +83,37 @@ def test_a_study_has_every_section(tmp_path: Path, capsys: pytest.CaptureFixture
     assert printed.out == f"{tmp_path}/report/index.html: 48 runs, 6 labels, 2 games\n"
     page = Page(text)
     names = re.findall(r'<section id="(\w+)">', text)
-    assert names[0] == "runs" and len(names) == 11
-    assert [attributes["href"] for tag, attributes in page.tags if tag == "a"][:11] == [f"#{name}" for name in names]
+    assert names[0] == "runs" and len(names) == 12
+    assert [attributes["href"] for tag, attributes in page.tags if tag == "a"][:12] == [f"#{name}" for name in names]
     assert "All 48 runs are finished" in section(text, "runs")
     for name in ("F1.", "F2.", "F3.", "F4.", "F5.", "F6.", "F7.", "F8."):
         assert name in section(text, "findings")
     assert "bias of dqn below dqn_no_target" in section(text, "findings")
     assert "interquartile mean" in section(text, "aggregates")
     missing = re.findall(r'class="missing">(.*?)</p>', text)
-    assert [line.split(":")[1].split()[0] for line in missing] == ["no", "no"], (
+    assert [line.split(":")[1].split()[0] for line in missing] == ["no"] * 3, (
         missing
-    )  # the paper's games, true values
+    )  # the networks' state, the paper's games, true values
     assert "nan" not in section(text, "summary").lower().split()
+
+
+def test_the_state_of_networks_has_a_card_per_label(tmp_path: Path) -> None:
+    write_study(tmp_path, {"dqn": 1, "meanq": 3, "rainbow": 1})
+    for directory in find_runs([tmp_path], []):
+        if "rainbow" not in directory.parts:  # which is an older run
+            dormant, rank = 0.25 if "meanq" in directory.parts else 0.5, 7 + int(directory.name[-1])
+            rows = f"0,0,0,9\n{STEPS[-1]},{dormant},{dormant / 2},{rank}\n"
+            (directory / "diagnosis.csv").write_text(f"step,dormant,dormant_conv0,feature_rank\n{rows}")
+    text = make(tmp_path)
+    card = pd.read_csv(tmp_path / "report/tables/diagnosis.csv").set_index(["label", "measure"])
+    assert set(card.index.get_level_values(0)) == {"dqn", "meanq"}
+    for label, dormant in (("dqn", 0.5), ("meanq", 0.25)):
+        game = card.columns[0]
+        assert card.loc[(label, "dormant units"), game] == dormant
+        assert card.loc[(label, "dormant units of a layer, conv0"), game] == dormant / 2
+        assert card.loc[(label, "rank of features"), game] == 8.5, "seeds 0 to 3"
+    assert ("meanq", "effective size") in card.index and ("dqn", "effective size") not in card.index
+    assert section(text, "diagnosis").count("rank of features") == 3, "explained once, and on both cards"
 
 
 def test_files_beside_the_page_are_those_it_links_to(tmp_path: Path) -> None:
