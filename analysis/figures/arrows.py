@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from meanq.metrics.registry import METRICS
 
 from ..findings.pairs import Pair, find_pairs
+from ..labels import short_labels
 from ..late import late_table
 from ..metrics import Metrics
 from ..runs import RunSet
@@ -32,8 +33,9 @@ _ENDS = ("", " low", " high")
 def ordered_pairs(found: RunSet, switched: str) -> list[Pair]:
     """In the order of legends."""
     pairs = find_pairs(found, switched)
-    rank = {label: i for i, label in enumerate(order(pair.method for pair in pairs))}
-    return sorted(pairs, key=lambda pair: rank[pair.method])
+    short = short_labels(found.labels)
+    rank = {label: i for i, label in enumerate(order(short.values()))}
+    return sorted(pairs, key=lambda pair: rank[short[pair.method]])
 
 
 def arrow_rows(found: RunSet, metrics: Metrics, switched: str = SWITCHED) -> pd.DataFrame:
@@ -60,11 +62,13 @@ def arrow_rows(found: RunSet, metrics: Metrics, switched: str = SWITCHED) -> pd.
 
 def draw_arrows(table: pd.DataFrame, looks: Looks, form: Form = forms.DEFAULT) -> tuple[Figure, str]:
     """A panel per game."""
-    shown = {method: looks[method] for method in order(table["method"])}
+    shown = {method: looks[method] for method in table["method"].drop_duplicates()}
     envs, field = sorted(set(table["env"])), str(table["field"].iloc[0])
     columns = min(panels.columns_for(len(envs)), 3)
     titles, left = [game_name(env) for env in envs], panels.LEFT + 0.06
-    figure, axes = panels.sheet(len(envs), columns, list(shown.values()), titles, height=1.9, left=left, form=form)
+    width = 4.5 if len(envs) == 1 else None
+    legend = list(shown.values())
+    figure, axes = panels.sheet(len(envs), columns, legend, titles, height=2.2, left=left, panel_width=width, form=form)
     figure.supxlabel("bias", y=0)
     for env, axis in zip(envs, axes, strict=True):
         rows = table[table["env"] == env]
@@ -73,7 +77,8 @@ def draw_arrows(table: pd.DataFrame, looks: Looks, form: Form = forms.DEFAULT) -
     sentences = [
         f"Return against bias: means over the last quarter of training, {number_of_runs(table['n'])}, with 95% "
         f"intervals over runs (Student's). Filled: with {field}; hollow, at the arrow's end: the same method without. "
-        "The dashed line is no bias: an arrow to the right is a price in bias, one down a price in return."
+        "The dashed line is no bias: an arrow to the right is a price in bias, one down a price in return. Intervals "
+        "much longer than the arrows are cut off."
     ]
     if (table.groupby(["env", "method"]).size() < 2).any():
         sentences.append("A point without an arrow has no such partner.")
@@ -88,7 +93,10 @@ def draw_arrows(table: pd.DataFrame, looks: Looks, form: Form = forms.DEFAULT) -
 def _draw_panel(axis: Axes, rows: pd.DataFrame, shown: Looks) -> None:
     for which, name in zip("xy", AXES, strict=True):
         ends = rows[[name + end for end in _ENDS]].to_numpy(float)
-        ranges = [(np.nanmin(row), np.nanmax(row)) for row in ends if np.isfinite(row[0])]
+        ends = ends[np.isfinite(ends[:, 0])]
+        low, high = ends[:, 0].min(), ends[:, 0].max()
+        reach = (high - low) / 2  # longer intervals are cut off, so that points are told apart
+        ranges = [(max(np.nanmin(row), low - reach), min(np.nanmax(row), high + reach)) for row in ends]
         panels.apply_scale(axis, fit(ranges, may_fold=name == "bias"), which)
     axis.axvline(0, color="#999999", linewidth=0.6, linestyle=(0, (4, 3)), zorder=1)
     for method, style in shown.items():
