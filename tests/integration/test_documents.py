@@ -14,6 +14,7 @@ from meanq import cli
 from meanq.launching.plan import plan
 from meanq.mirrors.process import make_mirror
 from meanq.training.session import Session
+from scripts.write_docs import parser_of
 from tests.integration.test_commands import SHORT_GAMES, TINY, run, states
 from tests.short_runs import SilentReporter, compose_run, train, weights
 from tests.synthetic_runs import gaussian_q, write_run
@@ -54,14 +55,16 @@ def as_meanq(command: str) -> str:
     command = re.sub(r"^python -m (meanq\.)?analysis\.", "meanq ", command)
     command = re.sub(r"^python -m meanq\.(run|status|dashboard)", r"meanq \1", command)
     command = command.replace("python -m meanq.wandb_upload", "meanq upload")
-    return re.sub(r"^meanq (?=[-+]|\w+=)(?!--(help|version))", "meanq run ", command)
+    return re.sub(r"^meanq (?=[-+]|[\w./]+=)(?!--(help|version))", "meanq run ", command)
 
 
 ALL = {page: [as_meanq(command) for command in commands(page)] for page in PAGES}
 GIVEN = sorted({c for found in ALL.values() for c in found if not c.startswith(tuple(NOT_GIVEN))})
-TRAINING = [command for command in GIVEN if command.startswith("meanq run ")]
+TRAINING = [command for command in GIVEN if re.match("meanq run( |$)", command)]
 OF_README = [command for command in TRAINING if command in ALL[README]]
-READING = [command for command in GIVEN if command.startswith("meanq ") and command not in TRAINING]
+NOT_TRAINING = [command for command in GIVEN if command.startswith("meanq ") and command not in TRAINING]
+KEEPING = [command for command in ALL["ablations/README.md"] if command in NOT_TRAINING]  # needs all runs of a study
+READING = [command for command in NOT_TRAINING if command not in KEEPING]
 
 
 def write_files(directory: Path) -> None:
@@ -191,7 +194,13 @@ def test_a_command_that_reads_runs(
         assert said.out
 
 
-@pytest.mark.parametrize("command", [command for command in GIVEN if command not in (*TRAINING, *READING)])
+@pytest.mark.parametrize("command", sorted(set(KEEPING)))
+def test_a_command_that_keeps_results_has_options_that_there_are(command: str) -> None:
+    words = shlex.split(command)[1:]
+    assert parser_of(words[0]).parse_args(words[1:])
+
+
+@pytest.mark.parametrize("command", [command for command in GIVEN if command not in (*TRAINING, *NOT_TRAINING)])
 def test_any_other_command_is_a_target_of_make(command: str) -> None:
     words = shlex.split(command)
     assert words[0] == "make", f"{command}: give it in a test, or say in NOT_GIVEN why not"
