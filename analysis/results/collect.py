@@ -24,7 +24,7 @@ from . import store
 from .provenance import provenance
 
 FIGURES = ("study", "learning_curves", "late_returns", "series", "mechanism", "optimisation", "errors")
-STARVED = 0.5  # share of Adam's step
+STARVED, FREE = 0.1, 0.5  # shares of Adam's step: below the one, and above the other
 
 
 def collect(paths: Sequence[Path], out: Path, scale: str | None, study: str | None = None) -> store.Kept:
@@ -74,10 +74,10 @@ def _figure_tables(found: RunSet, metrics: Metrics, switched: str) -> dict[str, 
 
 
 def _differ_in_shares(rows: pd.DataFrame) -> bool:
-    """Whether some layer takes less than half of Adam's step with one label and more with another, at any step."""
+    """Whether a layer is starved with one label and free with another, at any step."""
     shares = rows[rows["metric"].str.startswith("adam_share_") & (rows["scope"] == OVER)]
     ends = shares.groupby(["env", "metric", "step"])["value"].agg(["min", "max"])
-    return bool(((ends["min"] < STARVED) & (ends["max"] > STARVED)).any())
+    return bool(((ends["min"] < STARVED) & (ends["max"] > FREE)).any())
 
 
 def _scores(found: RunSet, notes: list[str]) -> tuple[pd.DataFrame, str]:
