@@ -140,25 +140,28 @@ def average_steps_to_reference(found: RunSet, label: str, envs: Sequence[str]) -
 
 
 def _per_run(runs: Sequence[Run], left_out: set[str]) -> _Rows:
-    by_name: dict[str, dict[int, pd.Series]] = defaultdict(dict)
+    by_name: dict[str, dict[int, registry.Curve]] = defaultdict(dict)
     for run in runs:
-        for name, series in _series(run, left_out):
-            by_name[name][run.seed] = series
+        for name, curve in _curves(run, left_out):
+            by_name[name][run.seed] = curve
     episodes = {run.seed: dict(zip(run.data.steps, run.data.episode_counts, strict=True)) for run in runs}
     for name, by_seed in by_name.items():
         metric = registry.describe(name)
         of_episodes = metric.source == registry.EVALUATIONS and not metric.once
-        for seed, series in by_seed.items():
-            for step, value in zip(series.index.tolist(), series.tolist(), strict=True):
+        for seed, (steps, values) in by_seed.items():
+            for step, value in zip(steps.tolist(), values.tolist(), strict=True):
                 yield _row(RUN, step, name, value, episodes[seed][step] if of_episodes else 1, seed=seed)
-        table = pd.DataFrame(by_seed)
-        if metric.once and table.isna().any(axis=None):
+        every_step = np.unique(np.concatenate([steps for steps, _ in by_seed.values()]))
+        table = np.full((len(every_step), len(by_seed)), NAN)
+        for column, (steps, values) in zip(table.T, by_seed.values(), strict=True):
+            column[np.searchsorted(every_step, steps)] = values
+        if metric.once and np.isnan(table).any():
             continue  # a mean over the runs that have it would flatter those that do not
-        for step, row in zip(table.index.tolist(), table.to_numpy(), strict=True):
+        for step, row in zip(every_step.tolist(), table, strict=True):
             yield from _mean_and_std(name, step, row[~np.isnan(row)])
 
 
-def _series(run: Run, left_out: set[str]) -> Iterator[tuple[str, pd.Series]]:
+def _curves(run: Run, left_out: set[str]) -> Iterator[tuple[str, registry.Curve]]:
     """The metrics of a run by step: those that are computed, and diagnostics at the steps of evaluations."""
     steps = run.data.steps
     for metric in registry.tabulated(registry.PER_RUN):
@@ -166,10 +169,13 @@ def _series(run: Run, left_out: set[str]) -> Iterator[tuple[str, pd.Series]]:
         found = None if skipped else metric.of_run(run.data)
         if found is not None:
             at, values = (steps[-1:], [found]) if metric.once else found
-            yield metric.name, pd.Series(values, index=at, dtype=float)
-    diagnostics = run.diagnostics[run.diagnostics["step"].isin(steps)].set_index("step")
-    for name in map(str, diagnostics):
-        yield name, diagnostics[name].dropna()
+            yield metric.name, (np.asarray(at, int), np.asarray(values, float))
+    logged = run.diagnostics["step"].to_numpy()
+    evaluated = np.isin(logged, steps)
+    for name in run.diagnostics.columns[run.diagnostics.columns != "step"]:
+        values = run.diagnostics[name].to_numpy(float)
+        kept = evaluated & ~np.isnan(values)
+        yield str(name), (logged[kept], values[kept])
 
 
 def _per_group(groups: Sequence[Sequence[Run]]) -> _Rows:

@@ -293,7 +293,7 @@ def _probed_states(run: Run) -> str:
 def _read_diagnostics(directory: Path) -> pd.DataFrame:
     """Read the diagnostics of all tables, by step."""
     training, diagnosis = (read_frame(directory / name, also=also) for name, also in DIAGNOSTICS.items())
-    return training.merge(diagnosis, on="step", how="outer")
+    return training.merge(diagnosis, on="step", how="outer") if len(diagnosis) else training
 
 
 def _read_probes(directory: Path, config: Mapping[str, Any]) -> reader.Probes | None:

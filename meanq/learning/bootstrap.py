@@ -6,17 +6,20 @@ The next action is the argmax of `select`; its value comes from `evaluate`. For 
 the members' distributions p [E, R, B, A, Z] into one. With `algo.bootstrap_subset`, E is a random subset of members.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from meanq.config.extensions import import_bootstrap_rule
 from meanq.config.schema import AlgoConfig
 
-Reduction = Callable[..., Tensor]  # of q, and of the rule's option where it has one
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Reduction = Callable[..., "Tensor"]  # of q, and of the rule's option where it has one
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ def minimum(q: Tensor) -> Tensor:
 def least_expected(p: Tensor, q: Tensor) -> Tensor:
     """Maxmin for distributions: the distribution of the member with the lowest expected value."""
     least = q.argmin(0)[None, ..., None]  # [1, R, B, A, 1]
-    return torch.take_along_dim(p, least, 0).squeeze(0)
+    return p.take_along_dim(least, 0).squeeze(0)
 
 
 def own(q: Tensor) -> Tensor:
@@ -61,6 +64,8 @@ def own(q: Tensor) -> Tensor:
 
 def others(q: Tensor) -> Tensor:
     """EBQL (Peer et al. 2021): the mean over all members except the one that learns from the state."""
+    import torch  # here, since every command line asks for facts about rules
+
     members = q.shape[0]
     share = (1 - torch.eye(members, dtype=q.dtype, device=q.device)) / (members - 1)
     return torch.einsum("er,er...->r...", share, q)

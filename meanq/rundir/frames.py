@@ -1,5 +1,6 @@
 """Tables of runs as data frames, in the shapes that analysis and notebooks use. Imports pandas."""
 
+import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +24,10 @@ def read_frame(path: Path, columns: Sequence[str] = (), also: re.Pattern[str] | 
     columns = list(dict.fromkeys([*key, *columns]))
     try:
         with reader.open_file(path) as file:
-            table = pd.read_csv(file)
+            data = file.read()
+            if (sorted_table := _plain_table(data, key, columns, also)) is not None:
+                return sorted_table
+            table = pd.read_csv(io.BytesIO(data))
             if absent := [name for name in columns if name not in table]:
                 raise ValueError(f"has no column {absent[0]}")
             columns += [name for name in map(str, table) if also and also.fullmatch(name) and name not in columns]
@@ -31,8 +35,39 @@ def read_frame(path: Path, columns: Sequence[str] = (), also: re.Pattern[str] | 
             if table.duplicated(list(key)).any():
                 raise ValueError(f"has rows with the same {' and '.join(key)}")
     except FileNotFoundError:
-        return pd.DataFrame(columns=columns, dtype=float).astype(dict.fromkeys(key, int))
+        return pd.DataFrame({name: np.empty(0, int if name in key else float) for name in columns})
     return table.sort_values(list(key), ignore_index=True)
+
+
+def _plain_table(
+    data: bytes, key: Sequence[str], columns: Sequence[str], also: re.Pattern[str] | None
+) -> pd.DataFrame | None:
+    """The same for tables as runs write them: numbers and empty cells, in the order of the key; None for others.
+
+    Several times as fast, since pandas guesses types and builds tables column by column.
+    """
+    header, _, body = data.partition(b"\n")
+    names = header.decode().split(",")
+    for _ in range(2):  # neighbouring empty cells share a comma
+        body = body.replace(b",,", b",nan,")
+    body = body.replace(b",\n", b",nan\n")
+    if not body.strip() or not {*key, *columns} <= set(names) or len(set(names)) < len(names) or b'"' in data:
+        return None
+    try:
+        cells = np.loadtxt(io.BytesIO(body), delimiter=",", comments=None, ndmin=2)
+    except ValueError:
+        return None
+    if cells.shape[1] != len(names):
+        return None
+    keys = [cells[:, names.index(name)] for name in key]
+    later = np.zeros(max(0, len(cells) - 1), dtype=bool)
+    for column in reversed(keys):
+        later = (np.diff(column) > 0) | ((np.diff(column) == 0) & later)
+    if not later.all() or not all((np.abs(column) < 2**53).all() for column in keys):  # the latter is False for NaN
+        return None
+    chosen = [*columns, *(name for name in names if also and also.fullmatch(name) and name not in columns)]
+    found = {name: np.ascontiguousarray(cells[:, names.index(name)]) for name in chosen}
+    return pd.DataFrame({name: column.astype(int) if name in key else column for name, column in found.items()})
 
 
 def probe_frame(probes: reader.Probes | None) -> pd.DataFrame:

@@ -1,7 +1,8 @@
 """Whether a directory holds the run of a configuration."""
 
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 from meanq.config.errors import ConfigError
 from meanq.config.extensions import own_code, sources
@@ -13,13 +14,29 @@ from meanq.rundir.reader import UnreadableFileError, read_config, read_json_if_v
 REMEDY = "remove the directory to start the run again from the beginning"
 
 
+_blocks: dict[int, tuple[Any, Any]] = {}  # by identity, which the entry keeps; seeds of a sweep share their blocks
+
+
+def _plain(value: Any) -> Any:
+    """A field of the configuration as config.yaml has it."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    if id(value) not in _blocks:
+        _blocks[id(value)] = value, asdict(value)
+    return _blocks[id(value)][1]
+
+
 def differences(directory: Path, config: Config) -> list[str]:
     """List 'field: stored -> given' for each field in which the run stored here differs from this configuration."""
     try:
         stored = read_config(directory)
     except UnreadableFileError as error:
         raise ConfigError(f"{error.path} cannot be read ({error.reason}); {REMEDY}") from None
-    theirs, ours = flatten(stored), flatten(asdict(config))
+    plain = {field.name: _plain(getattr(config, field.name)) for field in fields(config)}
+    names = [name for name in stored.keys() | plain.keys() if is_identity(name)]
+    if all(name in stored and name in plain and stored[name] == plain[name] for name in names):
+        return []
+    theirs, ours = flatten(stored), flatten(plain)
     pairs = {name: (field_value(theirs, name), field_value(ours, name)) for name in sorted(theirs.keys() | ours.keys())}
     return [f"{name}: {their} -> {our}" for name, (their, our) in pairs.items() if their != our and is_identity(name)]
 

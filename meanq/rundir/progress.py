@@ -84,12 +84,15 @@ class Outcome:
     @classmethod
     def of(cls, directory: Path, before: "Outcome | None" = None) -> "Outcome":
         """Read the outcome; compare it with that from before the sweep to tell skipped, resumed and new runs apart."""
+        if before and before.state == "finished":
+            return cls("skipped", before.resumed)
         if not (directory / layout.STATUS).exists():
             return cls("not started")
-        run = read_run(directory)
-        state, resumed = run.state, len(reader.read_json_if_valid(directory / layout.META).get("resumed", []))
+        run = read_run(directory, progress=False)
+        steps = reader.read_json_if_valid(directory / layout.META).get("resumed")
+        state, resumed = run.state, len(steps) if isinstance(steps, list) else 0
         if before and state == "finished":
-            state = "skipped" if before.state == "finished" else "resumed" if resumed > before.resumed else state
+            state = "resumed" if resumed > before.resumed else state
         return cls(state, resumed, run.reason or "")
 
 
@@ -119,11 +122,11 @@ def read_runs(root: Path, unlisted: list[tuple[str, str]]) -> list[RunStatus]:
     return runs
 
 
-def read_run(directory: Path) -> RunStatus:
-    """Read whatever can be known about a run; damaged files become `problems`."""
+def read_run(directory: Path, progress: bool = True) -> RunStatus:
+    """Read whatever can be known about a run, or its state alone; damaged files become `problems`."""
     run = _unread(directory)
     locked_at = _read_lock(run)  # before the status, so that a run which ends in between is not taken for killed
-    for read in (_read_status, _read_evaluation, _read_speed):
+    for read in (_read_status, _read_evaluation, _read_speed) if progress else (_read_status,):
         try:
             read(run)
         except FileNotFoundError:

@@ -18,6 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import NoneType
 from typing import Any, BinaryIO
@@ -37,6 +38,7 @@ _MAX_VALUES, _MAX_DEPTH = 10_000, 30  # of JSON and YAML; a configuration has 30
 # merge keys, which multiply what an alias names. Nested brackets are counted.
 _YAML_BOMB = re.compile(r"^[ ]*(?:[-?][ ]+){20}|^[ ]{200}|<<", re.MULTILINE)
 _MAX_BRACKETS = 1_000
+_SEED_LINE = re.compile(r"^seed: (0|[1-9][0-9]{0,17})$", re.MULTILINE)
 # What parsers raise for a file that is not what its name promises.
 _DAMAGE = (
     *(EOFError, MemoryError, KeyError, ValueError, TypeError, AttributeError, NotImplementedError, RecursionError),
@@ -152,15 +154,27 @@ def read_status(directory: Path) -> dict[str, Any]:
     return read_json_if_valid(directory / STATUS)
 
 
+@lru_cache(maxsize=64)
+def _parse_config(text: str) -> Any:
+    """Parse YAML without doing what it may ask of a parser. Equal texts give the same object: do not change it."""
+    if _YAML_BOMB.search(text) or text.count("[") + text.count("{") > _MAX_BRACKETS:
+        raise ValueError("is nested too deeply, or has merge keys")
+    config = yaml.load(text, Loader=_YAML_LOADER)
+    _check_size(config, finite=True)
+    return config
+
+
 def read_config(directory: Path) -> dict[str, Any]:
-    """Read a run's configuration, and check the fields that readers rely on."""
+    """Read a run's configuration, and check the fields that readers rely on. Its blocks are not to be changed.
+
+    The seeds of a label differ in one line, so what follows from the others is parsed once.
+    """
     path = directory / CONFIG
     with open_file(path) as file:
         text = file.read().decode()
-        if _YAML_BOMB.search(text) or text.count("[") + text.count("{") > _MAX_BRACKETS:
-            raise ValueError("is nested too deeply, or has merge keys")
-        config = yaml.load(text, Loader=_YAML_LOADER)
-        _check_size(config, finite=True)
+        seed = _SEED_LINE.findall(text)
+        config = _parse_config(_SEED_LINE.sub("seed: 0", text) if len(seed) == 1 else text)
+        config = {**config, "seed": int(seed[0])} if len(seed) == 1 and isinstance(config, dict) else config
     try:
         names = [config["study"], config["label"], config["env"]["name"], config["algo"]["name"]]
         numbers = [config["seed"], config["total_steps"], config["algo"]["ensemble_size"]]

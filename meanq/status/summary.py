@@ -12,24 +12,27 @@ from rich.table import Table
 from meanq.metrics import definitions
 from meanq.rundir import layout, reader
 from meanq.rundir.progress import Outcome
-from meanq.status.overview import duration
+from meanq.status.overview import COLLAPSE_ABOVE, duration
 
 
 def print_summary(console: Console, outcomes: Mapping[Path, Outcome]) -> None:
-    """Print a row per run, the shares of time, and the reasons of failures."""
+    """Print a row per run, the shares of time, and the reasons of failures. Many skipped runs are only counted."""
+    many = len(outcomes) > COLLAPSE_ABOVE
+    listed = {path: outcome for path, outcome in outcomes.items() if not (many and outcome.state == "skipped")}
     table = Table(title="Runs", title_justify="left", header_style="bold")
     for name in ("environment", "algorithm", "seed", "state"):
         table.add_column(name, overflow="fold")
     for name in ("steps", "return", "V(s0)", "bias", "time"):
         table.add_column(name, justify="right", no_wrap=True)
-    for directory, outcome in outcomes.items():
+    for directory, outcome in listed.items():
         env, label, seed = map(escape, directory.parts[-3:])
         steps = f"{reader.read_status(directory).get('step', 0):,}"
         spent = duration(reader.read_json_if_valid(directory / layout.META).get("seconds"))
         evaluated = _evaluation_cells(directory)
         table.add_row(env, label, seed.removeprefix("seed_"), outcome.state, steps, *evaluated, spent)
-    console.print(table)
-    shares = [f"{part} {share:.0%}" for part, share in time_shares(outcomes).items() if share >= 0.005]
+    if listed:
+        console.print(table)
+    shares = [f"{part} {share:.0%}" for part, share in time_shares(listed).items() if share >= 0.005]
     lines = [f"Time: {', '.join(shares)}"] if shares else []
     lines += [escape(f"{path} failed: {run.reason}") for path, run in outcomes.items() if run.state == "failed"]
     if len(outcomes) > 1:

@@ -1,6 +1,8 @@
 """Command lines: seed ranges, labels, and the plan of a sweep."""
 
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -234,3 +236,13 @@ def test_glob_chooses_among_the_files_of_a_group(tmp_path: Path) -> None:
     (own / "pair.yaml").write_text("defaults:\n  - maxmin\n  - _self_\n\nname: pair\n")
     planned = plan(["-m", "--config-dir", str(own.parent), "algo=glob([pair,dqn])", f"root={tmp_path}"])
     assert planned is not None and [config.algo.name for config in planned.configs] == ["dqn", "pair"]
+
+
+def test_planning_does_not_import_torch(tmp_path: Path) -> None:
+    """Else a sweep that is finished takes seconds, and four times the memory, to say so."""
+    code = (
+        "import sys\nfrom meanq.launching.plan import plan\n"
+        f"plan(['-m', 'algo=dqn,meanq,ebql', 'env=minatar/asterix', 'seed=0-1', 'root={tmp_path}'])\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import yaml
 
 from meanq.metrics import registry
-from meanq.rundir import layout, reader
+from meanq.rundir import frames, layout, reader
 from meanq.rundir.reader import (
     DamagedFileError,
     UnreadableFileError,
@@ -169,3 +171,37 @@ def test_no_other_module_opens_the_files_of_runs() -> None:
             if reading.search(line):
                 offenders.append(f"{name}:{number}: {line.strip()}")
     assert offenders == [], "use meanq.rundir.reader and the names of meanq.rundir.layout"
+
+
+def table_text(rows: int, generator: np.random.Generator) -> str:
+    lines = ["step,loss,game_return,epsilon"]
+    for step in range(1, rows + 1):
+        cells = [f"{generator.normal():.17g}" if generator.random() < 0.7 else "" for _ in range(3)]
+        lines.append(",".join([str(1000 * step), *cells]))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 50])
+def test_a_plain_table_is_read_as_pandas_reads_it(rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "training.csv"
+    path.write_text(table_text(rows, np.random.default_rng(rows)))
+    fast = frames.read_frame(path)
+    assert rows == 0 or frames._plain_table(path.read_bytes(), ["step"], ["step"], frames.EVERY_COLUMN) is not None
+    monkeypatch.setattr(frames, "_plain_table", lambda *_: None)
+    pd.testing.assert_frame_equal(fast, frames.read_frame(path), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["step,a\n2,1\n1,2\n", "step,a\n1,1\n1,2\n", 'step,a\n1,"2"\n', "step,a\n1\n", "step,a\nnan,1\n", "a,b\n1,2\n", ""],
+)
+def test_other_tables_are_left_to_pandas(text: str) -> None:
+    assert frames._plain_table(text.encode(), ["step"], ["step"], frames.EVERY_COLUMN) is None
+
+
+def test_seeds_of_a_label_are_told_apart(tmp_path: Path) -> None:
+    for seed in (0, 3, 12):
+        directory = write_run(tmp_path, seed=seed, overrides={"probe.seed": 7})
+        config = reader.read_config(directory)
+        assert (config["seed"], config["probe"]["seed"]) == (seed, 7)
+        assert config == yaml.safe_load((directory / "config.yaml").read_text())
