@@ -91,6 +91,8 @@ def _try_optimiser(config: Config, params: Params) -> None:
     if all(p.equal(params[name]) for name, p in after.items()):
         raise ValueError("step(gradients) did not change the parameters in place")
     optimiser.load_state_dict(optimiser.state_dict())
+    if config.algo.reset_every is not None:
+        optimiser.reset(list(after))
 
 
 @contextlib.contextmanager

@@ -279,8 +279,8 @@ _ENTRIES = [
            "standard deviation of members' value distributions, mean over the probe states",
            source=TRAINING, unit="value", mirror="training/value_spread", shown="optimisation"),
     Metric("dormant", "dormant units",
-           "share of units whose mean |activation| at the probe states is at most 0.025 of their layer's mean; of all "
-           "layers and members", source=DIAGNOSIS, unit="share", form="{:.3f}", mirror="diagnosis/dormant",
+           "share of units whose mean absolute activation at the probe states is at most 0.025 of their layer's mean; "
+           "of all layers and members", source=DIAGNOSIS, unit="share", form="{:.3f}", mirror="diagnosis/dormant",
            dashboard=LEARNING, shown="optimisation diagnosis"),
     Metric("dormant_<layer>", "dormant units of a layer", "the same of one layer",
            source=DIAGNOSIS, unit="share", form="{:.3f}", mirror="diagnosis/dormant_<layer>", shown="diagnosis"),

@@ -244,12 +244,13 @@ def test_an_agent_forgets_when_its_target_changes(change: str) -> None:
     assert not torch.equal(before, make_agent(fixture.algo, fixture.network, fixture.params).targets(batch)[0])
 
 
-@pytest.mark.parametrize("rule", ["mean", "min"])
+@pytest.mark.parametrize("rule", ["mean", "min", "mellowmax"])
 @pytest.mark.parametrize("snapshots", [1, 3])
 def test_values_are_those_of_the_rule(rule: str, snapshots: int) -> None:
     """Against the targets that a step computes itself."""
     fixture = Fixture()
-    algo = replace(fixture.algo, bootstrap=rule, target_snapshots=snapshots)
+    omega = 5.0 if rule == "mellowmax" else None
+    algo = replace(fixture.algo, bootstrap=rule, target_snapshots=snapshots, mellowmax_omega=omega)
     agent = make_agent(algo, fixture.network, fixture.params)
     for seed in range(snapshots):
         for name, weights in random_params(fixture.network, 5, seed).items():
@@ -280,6 +281,8 @@ CHANGES = (
     {"confidence_temperature": 10.0},
     {"value": "categorical"},
     {"bootstrap": "others"},
+    {"bootstrap_subset": 2},
+    {"value": "hl_gauss"},
     {"target_network": 1},
     {"ensemble_size": 1},
 )
