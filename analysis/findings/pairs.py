@@ -5,6 +5,7 @@ Compared by the rules of analysis.findings.claims, for each family of environmen
 return     without against with: who does without it?
 bias       without against with: at what price in bias?
 std, gap   each method without it against the first one without it: is it variance that is reduced?
+mean_return, mean_bias   each method without it against MeanQ without it: is an ensemble's mean needed?
 
 A number is higher or lower where the 95% interval of the difference is on one side of zero.
 """
@@ -19,13 +20,15 @@ import pandas as pd
 
 from meanq.config.fields import field_value, flatten, is_compared
 
+from ..labels import short_labels
 from ..runs import RunSet
 from .claims import SPREADS, Claim
 from .decide import relation
 from .sample import take_samples
 
 _NAMES = ("label", "algo.name", "network.name")  # of what the other fields say
-COLUMNS = ["games", "method", "label", "against", "metric", "verdict", "difference", "low", "high", "details"]
+_COLUMNS = ["games", "question", "method", "label", "against", "metric"]
+_NUMBERS = ["verdict", "difference", "low", "high", "details"]
 
 
 @dataclass(frozen=True)
@@ -62,20 +65,24 @@ def family(env: str) -> str:
 def judge_pairs(found: RunSet, pairs: Sequence[Pair]) -> pd.DataFrame:
     """A row per family, method and comparison."""
     evidence, _ = take_samples(found)
+    short = short_labels(found.labels)
+    mean = next((pair for pair in pairs if short[pair.method] == "meanq"), Pair("", ""))
     rows = []
     for games in dict.fromkeys(map(family, evidence)):
         of_family = {env: samples for env, samples in evidence.items() if family(env) == games}
         for pair in pairs:
-            for metric, label, other in _comparisons(pair, pairs[0]):
+            for question, metric, label, other in _comparisons(pair, pairs[0], mean):
                 result = relation(of_family, Claim(metric, label, other, of_labels=True))
                 numbers = result.verdict, result.difference, result.low, result.high, " | ".join(result.details)
-                rows.append((games, pair.method, label, other, metric, *numbers))
-    return pd.DataFrame(rows, columns=COLUMNS)
+                rows.append((games, question, pair.method, label, other, metric, *numbers))
+    return pd.DataFrame(rows, columns=[*_COLUMNS, *_NUMBERS])
 
 
-def _comparisons(pair: Pair, first: Pair) -> Iterable[tuple[str, str, str]]:
-    """(metric, label, the label that it is compared with)."""
+def _comparisons(pair: Pair, first: Pair, mean: Pair) -> Iterable[tuple[str, str, str, str]]:
+    """(question, metric, label, the label that it is compared with)."""
     if pair.on and pair.off:
-        yield from ((metric, pair.off, pair.on) for metric in ("return", "bias"))
+        yield from ((metric, metric, pair.off, pair.on) for metric in ("return", "bias"))
     if pair.off and first.off and pair is not first:
-        yield from ((metric, pair.off, first.off) for metric in SPREADS)
+        yield from ((metric, metric, pair.off, first.off) for metric in SPREADS)
+    if pair.off and mean.off and pair is not mean:
+        yield from ((f"mean_{metric}", metric, pair.off, mean.off) for metric in ("return", "bias"))

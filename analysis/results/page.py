@@ -11,7 +11,7 @@ from meanq.metrics.registry import shown_in
 from ..figures import errors
 from ..figures.catalogue import Drawn
 from ..figures.tables import game_name
-from ..findings.claims import HIGHER, LOWER, NOT_TOLD_APART, SPREADS, UNDECIDED
+from ..findings.claims import HIGHER, LOWER, NOT_TOLD_APART, UNDECIDED
 from ..labels import readable_names, say_shared
 
 LATE_CAPTION = (
@@ -29,12 +29,14 @@ PAIRS_CAPTION = (
     "without minus with, those of |bias|, std and gap (A - B) / (A + B). In environments that are solved exactly, "
     "return and bias are exact: the greedy policy's share of the optimal value, and overestimation."
 )
-# By metric, each with the words for higher, lower and not told apart.
+# As in analysis.findings.pairs, each with the words for higher, lower and not told apart.
 QUESTIONS = {
     "return": ("Who does without it?", "gains return", "loses return", "no difference in return is seen"),
     "bias": ("At what price in bias?", "more biased", "less biased", "no difference in bias is seen"),
     "std": ("Is it variance that is reduced?", "higher std", "lower std", "no difference in std is seen"),
     "gap": ("And the Jensen gap?", "higher gap", "lower gap", "no difference in the gap is seen"),
+    "mean_return": ("Is an ensemble's mean needed?", "higher return", "lower return", "no difference is seen"),
+    "mean_bias": ("And for its bias?", "more biased", "less biased", "no difference in bias is seen"),
 }
 ASKED = {"question": "Question", "paper": "The paper", "refuted_by": "Refuted by"}
 COUNTED = {"machine": "machines", "threads of a run": "threads", "device": "devices"}
@@ -150,15 +152,18 @@ def _answers(table: pd.DataFrame) -> list[str]:
     names = readable_names([*table["method"], *table["label"], *table["against"]])
     for games, part in table.groupby("games", sort=False):
         lines = []
-        for metric, (question, *words) in QUESTIONS.items():
-            rows = part[(part["metric"] == metric) & part["difference"].notna()]
+        asked = set(part["question"])
+        for key, (question, *words) in QUESTIONS.items():
+            if key not in asked:
+                continue
+            rows = part[(part["question"] == key) & part["difference"].notna()]
             said = [
                 f"{word}: {', '.join(names[method] for method in those)}"
                 for verdict, word in zip((HIGHER, LOWER, NOT_TOLD_APART), words, strict=True)
                 if len(those := rows[rows["verdict"] == verdict]["method"])
             ]
-            of_first = bool(said) and metric in SPREADS
-            against = f" Against {names[rows['against'].iloc[0]]}, each without it:" if of_first else ""
+            of_one = bool(said) and key not in ("return", "bias")
+            against = f" Against {names[rows['against'].iloc[0]]}, each without it:" if of_one else ""
             lines.append(f"- {question}{against} {'; '.join(said) or 'these runs have nothing to compare'}.")
         differences = _with_intervals(part, "difference", "{:+.3f}", ("low", "high"))
         shown = part.assign(difference=differences).loc[part["difference"].notna()]

@@ -70,13 +70,14 @@ def test_labels_are_paired_by_their_configurations(runs: Path, tmp_path: Path) -
 def test_verdicts(runs: Path) -> None:
     found = read_runs([runs])
     table = judge_pairs(found, ordered_pairs(found, SWITCHED))
-    verdicts = {(row.games, row.metric, row.method): row.verdict for row in table.itertuples()}
+    verdicts = {(row.games, row.question, row.method): row.verdict for row in table.itertuples()}
     for games in ("garnet", "minatar_asterix"):
         assert verdicts[games, "return", "dqn"] == "lower" and verdicts[games, "bias", "dqn"] == "higher"
         assert verdicts[games, "return", "meanq"] == verdicts[games, "bias", "meanq"] == "not told apart"
         assert verdicts[games, "std", "meanq"] == verdicts[games, "gap", "meanq"] == "lower", "than DQN without"
         assert (games, "return", "double_dqn") not in verdicts
-    first = table.set_index(["games", "metric", "method"]).loc[("garnet", "return", "dqn")]
+        assert verdicts[games, "mean_return", "dqn"] == "lower" and verdicts[games, "mean_bias", "dqn"] == "higher"
+    first = table.set_index(["games", "question", "method"]).loc[("garnet", "return", "dqn")]
     optimum = TRUTH.max(-1).mean()
     assert first["difference"] == pytest.approx(-1.8 / optimum, abs=0.005), "exact, not of the sampled returns"
     assert first["low"] < first["difference"] < first["high"] < 0
@@ -133,6 +134,7 @@ def test_the_page_answers_the_study_s_questions(runs: Path, tmp_path: Path) -> N
     assert "- Who does without it? loses return: DQN; no difference in return is seen: MeanQ." in page
     assert "- At what price in bias? more biased: DQN; no difference in bias is seen: MeanQ." in page
     assert "- Is it variance that is reduced? Against DQN, no target, each without it: lower std: MeanQ." in page
+    assert "- Is an ensemble's mean needed? Against MeanQ, no target, each without it: lower return: DQN." in page
     before = page, (out / "figures" / "arrows.svg").read_bytes()
     results.main(["--again", str(out)])
     assert ((out / "README.md").read_text(), (out / "figures" / "arrows.svg").read_bytes()) == before
