@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Agent", "ConfigError", "Run", "RunError", "Runs", "load", "runs", "train"]
 
-_TABLES = {Path(name).stem: name for name in layout.TABLES}  # evaluations, training, timings
+_TABLES = {Path(name).stem: name for name in layout.TABLES}  # evaluations, training, diagnosis, timings
 FRAMES = (*_TABLES, "probes", "runs")
 
 
@@ -107,7 +107,7 @@ class Run:
 
     def __init__(self, directory: Path, config: Mapping[str, Any], trust: bool = False) -> None:
         self.directory, self.config = directory, config
-        self._trust = trust
+        self._trust, self._frames = trust, dict[str, "pd.DataFrame"]()
         self.env: str = config["env"]["name"]
         self.algo: str = config["algo"]["name"]
         self.label: str = config["label"]
@@ -145,20 +145,25 @@ class Run:
     def _flat(self) -> dict[str, Any]:
         return flatten(self.config)
 
-    @cached_property
+    @property
     def evaluations(self) -> "pd.DataFrame":
         """One row per evaluation episode."""
-        return self._table("evaluations")
+        return self.frame("evaluations")
 
-    @cached_property
+    @property
     def training(self) -> "pd.DataFrame":
         """Losses, values and schedules: means since the row before."""
-        return self._table("training")
+        return self.frame("training")
 
-    @cached_property
+    @property
+    def diagnosis(self) -> "pd.DataFrame":
+        """Dormant units and the rank of features at each probe; no rows where a run did not record them."""
+        return self.frame("diagnosis")
+
+    @property
     def timings(self) -> "pd.DataFrame":
         """Speed, and where the time went."""
-        return self._table("timings")
+        return self.frame("timings")
 
     @cached_property
     def probes(self) -> reader.Probes | None:
@@ -166,16 +171,20 @@ class Run:
         return _read(reader.read_probes, self.directory)
 
     def frame(self, name: str) -> "pd.DataFrame":
-        """One of the run's tables as a data frame: evaluations, training, timings, probes, or runs (one row)."""
-        from meanq.rundir.frames import probe_frame
+        """A table as a data frame: evaluations, training, diagnosis, timings, probes, or runs (one row)."""
+        from meanq.rundir.frames import probe_frame, read_frame
 
-        if name in _TABLES:
-            return getattr(self, name)
-        if name == "probes":
-            return probe_frame(self.probes)
+        if name not in FRAMES:
+            raise ConfigError(f"{name}: there is no such table{closest(name, FRAMES)}")
         if name == "runs":
             return self._row()
-        raise ConfigError(f"{name}: there is no such table{closest(name, FRAMES)}")
+        if name not in self._frames and name == "probes":
+            self._frames[name] = probe_frame(self.probes)
+        elif name not in self._frames:
+            columns = layout.EVALUATION_COLUMNS if _TABLES[name] == layout.EVALUATIONS else ()
+            path = self.directory / _TABLES[name]
+            self._frames[name] = _read(lambda path: read_frame(path, columns), path)
+        return self._frames[name]
 
     @cached_property
     def agent(self) -> Agent:
@@ -187,12 +196,6 @@ class Run:
         from meanq.training.trained import load_trained
 
         return Agent(load_trained(self.directory, self.config, self.meta, checkpoint, self._trust))
-
-    def _table(self, name: str) -> "pd.DataFrame":
-        from meanq.rundir.frames import read_frame
-
-        columns = layout.EVALUATION_COLUMNS if _TABLES[name] == layout.EVALUATIONS else ()
-        return _read(lambda path: read_frame(path, columns), self.directory / _TABLES[name])
 
     def _row(self) -> "pd.DataFrame":
         import pandas as pd
@@ -230,10 +233,11 @@ class Runs(Sequence[Run]):
         return iter(self._runs)
 
     def frame(self, name: str, fields: Iterable[str] = ()) -> "pd.DataFrame":
-        """One tidy frame of a table of all runs: evaluations, training, timings, probes, or runs (one row each).
+        """One tidy frame of a table of all runs: evaluations, training, diagnosis, timings, probes, or runs.
 
-        Its first columns are env, algo, label, seed and the given fields of the configuration by dotted name, such as
-        algo.ensemble_size or study. Lists are given as text, so that every column can be grouped by.
+        `runs` has one row per run. The first columns are env, algo, label, seed and the given fields of the
+        configuration by dotted name, such as algo.ensemble_size or study. Lists are given as text, so that every column
+        can be grouped by.
         """
         import pandas as pd
 

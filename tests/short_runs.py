@@ -28,6 +28,17 @@ SHORT = (
     "threads=1",
 )
 
+# Bootstrap rules. The broken one works on the few states on which code is tried before a run starts.
+RULES = """
+def mean(q):
+    return q.mean(0)
+
+def broken(q):
+    if q.shape[-2] > 8:
+        raise RuntimeError("on purpose")
+    return q.mean(0)
+"""
+
 
 class SilentReporter(TerminalReporter):
     """Says nothing."""

@@ -13,6 +13,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from tests.short_runs import RULES
+
 PROJECT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROJECT)}
 TINY = (
@@ -86,13 +88,7 @@ def test_a_sweep_again_skips_what_is_finished(tmp_path: Path) -> None:
 
 
 def test_a_failing_run_does_not_stop_the_others(tmp_path: Path) -> None:
-    (tmp_path / "rules.py").write_text(
-        "def mean(q):\n    return q.mean(0)\n\n"
-        "def broken(q):\n"
-        "    if q.shape[-2] > 8:  # not on the few states on which code is tried before a run starts\n"
-        "        raise RuntimeError('on purpose')\n"
-        "    return q.mean(0)\n"
-    )
+    (tmp_path / "rules.py").write_text(RULES)
     result = run("-m", "env=chain", "algo.bootstrap=rules.broken,rules.mean", *TINY, cwd=tmp_path)
     assert result.returncode == 1
     found = states(tmp_path / "runs")

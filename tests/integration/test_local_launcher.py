@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.short_runs import RULES
+
 PROJECT = Path(__file__).parents[2]
 CORES = len(os.sched_getaffinity(0))
 DETERMINISTIC = ("evaluations.csv", "training.csv", "probes.npz", "weights.safetensors", "config.yaml")
@@ -175,9 +177,7 @@ def test_a_second_interrupt_kills(start, tmp_path: Path) -> None:
 
 
 def test_a_failing_run_does_not_stop_the_others(start, tmp_path: Path) -> None:
-    (tmp_path / "rules.py").write_text(
-        "def broken(q):\n    raise RuntimeError('on purpose')\n\ndef mean(q):\n    return q.mean(0)\n"
-    )
+    (tmp_path / "rules.py").write_text(RULES)
     run = [o for o in SHORT if not o.startswith("label")]
     process = start(tmp_path, "-m", "hydra/launcher=local", "algo.bootstrap=rules.broken,rules.mean", *run)
     code, out, _ = finish(process)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.short_runs import RULES
 from tests.wandb_files import exit_codes, history, of_type, records
 
 PROJECT = Path(__file__).parents[2]
@@ -63,15 +64,13 @@ def wait_until(condition, seconds: float = 60) -> bool:  # type: ignore[no-untyp
 
 
 def test_a_sweep_makes_one_wandb_run_each_and_failure_is_shown(tmp_path: Path) -> None:
-    # It works on the few states on which code is tried before the run starts.
-    rule = "def broken(q):\n    if q.shape[-2] > 8:\n        raise RuntimeError('broken')\n    return q.mean(0)\n"
-    (tmp_path / "rules.py").write_text(rule)
+    (tmp_path / "rules.py").write_text(RULES)
     tiny = [override for override in TINY if not override.startswith(("label", "algo.first_update"))]
     choices = ("algo.bootstrap=mean,rules.broken", "algo.first_update=70", "algo.interactions_per_update=1")
     result = run("-m", *tiny, *choices, "logger=wandb", "logger.finish_seconds=120", cwd=tmp_path)
     assert result.returncode == 1, result.stderr
     assert "wandb:" not in result.stdout + result.stderr, "no banners"
-    assert "RuntimeError: broken" in result.stderr
+    assert "RuntimeError: on purpose" in result.stderr
     finished, failed = sorted(tmp_path.glob("runs/s/minatar_asterix/*/seed_0"), key=lambda path: "broken" in str(path))
     found = [records(finished), records(failed)]
     assert [exit_codes(each) for each in found] == [[0], [1]]
