@@ -36,7 +36,7 @@ NOT_GIVEN = {
     "meanq upload": "needs W&B; tests/integration/test_wandb.py",
     "meanq dashboard --entity my_team": "needs W&B; tests/integration/test_wandb.py",
     "meanq status --watch": "goes on until Ctrl-C",
-    "python scripts/": "tests/ has a test of each script",
+    "python scripts/": "for work on the project: golden runs take minutes, and pictures of pages a browser",
     "python -m benchmarks": "tests/integration/test_benchmarks.py",
     "meanq doctor": "tests/launching/test_doctor.py",
 }
