@@ -87,18 +87,19 @@ class Cluster:
 
     def lose_node(self) -> None:
         """Kill the node's daemon and all that its jobs have started, as a crash would, and let SLURM notice."""
-        victims = {psutil.Process(int((self.home / "run" / "slurmd.pid").read_text()))}
+        daemons = {psutil.Process(int((self.home / "run" / "slurmd.pid").read_text()))}
+        others = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 environment = process.environ()
                 ours = environment.get("SLURM_CONF") == self.environment["SLURM_CONF"]
                 if ours and "SLURM_JOB_ID" in environment:
-                    steps = [parent for parent in process.parents() if parent.name().startswith("slurmstepd")]
-                    victims |= {process, *steps}
-        for process in victims:
+                    daemons |= {parent for parent in process.parents() if parent.name().startswith("slurmstepd")}
+                    others.append(process)
+        for process in (*daemons, *others):  # daemons first: they would report the end of the others
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(victims, timeout=10)
+        psutil.wait_procs([*daemons, *others], timeout=10)
         node = self.command("sinfo", "--noheader", "--format=%n").split()[0]
         self.command("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
 
