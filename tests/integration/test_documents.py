@@ -191,7 +191,7 @@ def test_a_command_that_reads_runs(
     if "--out" in words:
         assert Path(words[words.index("--out") + 1]).exists()
     else:
-        assert said.out
+        assert said.out or "--again" in words
 
 
 @pytest.mark.parametrize("command", sorted(set(KEEPING)))
