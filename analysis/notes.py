@@ -32,8 +32,8 @@ def _several(subjects: Sequence[str]) -> str:
     pairs = [tuple(subject.split(", ")) for subject in subjects]
     envs, labels = list(dict.fromkeys(pair[0] for pair in pairs)), list(dict.fromkeys(pair[-1] for pair in pairs))
     if len(subjects) > 1 and {len(pair) for pair in pairs} == {2} and len(pairs) == len(envs) * len(labels):
-        return f"{listed(envs)}; {listed(labels)}" if len(envs) > 1 else f"{envs[0]}; {listed(labels)}"
-    return listed(subjects, "; ")
+        return f"{listed(envs)}; {listed(labels)}"
+    return listed(subjects, "; " if any(len(pair) > 1 for pair in pairs) else ", ")
 
 
 def listed(items: Iterable[str], between: str = ", ") -> str:

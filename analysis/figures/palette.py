@@ -80,6 +80,7 @@ _COLOURS = [style.colour for style in _ALGORITHMS.values()]
 # Light to dark, of a series. Between two of them are those of a longer one.
 _RAMP = ("#E9A03A", "#DD5A35", "#B23A6B", "#6A1F7B", "#1E1147")
 _LEAST_SERIES = 3  # numbers
+_LEAST_ON_DARK = 0.2  # luminance: a contrast of 4.5 with the dark page
 
 # Methods of the paper's tables (analysis/paper/data) that are none of ours, and the algorithm that the others are.
 _CITED = {
@@ -136,6 +137,23 @@ def _ramp(share: float) -> str:
     channels = zip(*(bytes.fromhex(colour[1:]) for colour in _RAMP), strict=True)
     mixed = [round(np.interp(share, np.linspace(0, 1, len(_RAMP)), channel)) for channel in channels]
     return f"#{bytes(mixed).hex().upper()}"
+
+
+def on_dark(colour: str) -> str:
+    """A colour for a dark page: mixed with white until it stands out; black is white."""
+    channels = np.array([*bytes.fromhex(colour[1:])], float)
+    if channels.max() < 32:
+        channels = 255 - channels
+    while _luminance(channels) < _LEAST_ON_DARK:
+        channels += 0.05 * (255 - channels)
+    return f"#{bytes(channels.round().astype(np.uint8)).hex().upper()}"
+
+
+def _luminance(channels: np.ndarray) -> float:
+    """Relative luminance (WCAG) of red, green and blue, 0 to 255."""
+    shares = channels / 255
+    linear = np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
 def cited(method: str, at: str) -> Style:

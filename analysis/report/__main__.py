@@ -3,8 +3,9 @@
     meanq report runs/target_network
 
 The page, report/index.html below the first path (or `--out`), opens from disk and needs no network. Hover over curves
-to read them; hide a method or a game and it is hidden everywhere; click a table's head to sort it. What is wrong with
-the runs comes first, the commands that make them again last.
+to read them; hide a method or a game and it is hidden everywhere; click a table's head to sort it. Summary and curves
+come first, the paper's conclusions later, the commands that make the runs again last. What has to be known about the
+runs is one line at the top, unfolded if a run has failed.
 """
 
 import shlex

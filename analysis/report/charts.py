@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 from meanq.metrics.registry import PER_GROUP, PER_RUN, Metric
 
-from ..figures.palette import Style, cited
-from ..figures.tables import AVERAGE, Curve, read_curves
+from ..figures.form import DEFAULT
+from ..figures.palette import Style, cited, on_dark
+from ..figures.scales import LOG_PART, Scale, scale_of
+from ..figures.tables import AVERAGE, MOST_GAMES, Curve, game_name, read_curves
 
 _SYMBOLS = ("circle", "square", "triangle-up", "triangle-down", "diamond", "cross", "x", "star")
 _MARKERS = dict(zip("os^vDPX*", _SYMBOLS, strict=True)) | {"<": "triangle-left", ">": "triangle-right"}
@@ -33,6 +36,7 @@ class Chart:
     kind: str = "curve"  # or `interval`: a value and its interval per label
     of: str = "runs"  # what n counts
     cited: list[dict[str, Any]] = field(default_factory=list)  # scores of the paper
+    scale: dict[str, Any] = field(default_factory=dict)  # of the y axis, as in the static figure
     number: int = 0  # on the page
 
 
@@ -41,7 +45,9 @@ def looks(styles: Mapping[str, Style]) -> list[dict[str, str]]:
     return [
         {
             "label": label,
+            "name": style.name,
             "colour": style.colour,
+            "dark": on_dark(style.colour),
             "dash": ",".join(f"{length * _LINE_WIDTH:g}px" for length in style.dash) or "solid",
             "marker": _MARKERS.get(style.marker, "circle"),
         }
@@ -55,7 +61,8 @@ class CurveCharts:
     def __init__(self, table: pd.DataFrame, labels: Sequence[str], cited: pd.DataFrame) -> None:
         """table: of figures.tables.curve_table; cited: of its cited_rows."""
         self._labels, self._cited = labels, cited
-        self._envs = [*sorted(set(table["env"]) - {AVERAGE}), AVERAGE]
+        games = sorted(set(table["env"]) - {AVERAGE})
+        self._envs = [*games, AVERAGE] if len(games) <= MOST_GAMES else [AVERAGE, *games]  # below many, few find it
         self._curves = read_curves(table)
 
     def draw(self, metric: Metric) -> list[Chart]:
@@ -63,12 +70,16 @@ class CurveCharts:
         of = "groups of runs" if metric.scope == PER_GROUP else "runs"
         charts = []
         for env in self._envs:
-            curves = {label: self._curves.get((env, metric.name, label)) for label in self._labels}
+            name = "normalised_return" if (metric.name, env) == ("return", AVERAGE) else metric.name
+            curves = {label: self._curves.get((env, name, label)) for label in self._labels}
             drawn = {label: curve for label, curve in curves.items() if curve is not None and curve.drawn}
             series = [_series(label, curve, metric.scope == PER_RUN) for label, curve in drawn.items()]
             if series:
-                counted, cited = "games" if env == AVERAGE else of, self._lines(env, metric.name)
-                charts.append(Chart(env, env, "interactions", metric.title, series, of=counted, cited=cited))
+                counted, cited = "games" if env == AVERAGE else of, self._lines(env, name)
+                scale = scale_of(self._curves, env, name, list(drawn), DEFAULT.of(len(self._labels)))
+                more: dict[str, Any] = {"of": counted, "cited": cited, "scale": _as_data(scale)}
+                title = "Average, return normalised" if name != metric.name else game_name(env)
+                charts.append(Chart(title, env, "interactions", metric.title, series, **more))
         return charts
 
     def _lines(self, env: str, metric: str) -> list[dict[str, Any]]:
@@ -77,8 +88,19 @@ class CurveCharts:
         for label, step, score in zip(rows["label"], rows["step"].tolist(), rounded(rows["value"]), strict=True):
             method, at = label.split(" ")
             style = cited(method, at)
-            lines.append({"name": f"{style.name} (the paper, {at})", "colour": style.colour, "step": step, "y": score})
+            about = {"name": f"{style.name} (the paper, {at})", "colour": style.colour, "dark": on_dark(style.colour)}
+            lines.append({**about, "step": step, "y": score})
         return lines
+
+
+def _as_data(scale: Scale) -> dict[str, Any]:
+    """Of a folded scale: the edge of its linear part, the height of a decade beyond, and ticks there."""
+    if scale.kind != "folded":
+        return {"kind": scale.kind}
+    decade = (scale.top - scale.bottom) * LOG_PART / (1 - LOG_PART) / scale.decades
+    inside, beyond = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(scale.bottom, scale.top), scale.beyond
+    ticks = rounded([*(tick for tick in inside if scale.bottom <= tick <= scale.top), *beyond])
+    return {"kind": scale.kind, "edge": scale.edge, "decade": decade, "ticks": ticks}
 
 
 def _series(label: str, curve: Curve, runs: bool) -> dict[str, Any]:

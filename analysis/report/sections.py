@@ -1,4 +1,7 @@
-"""What the report says, section by section. One without data says why. Tables and figures are also files beside it."""
+"""What the report says, section by section: what the user trained first, the paper's conclusions later.
+
+A section without data is a line at the end that says why. Tables and figures are also files beside the page.
+"""
 
 import contextlib
 from collections import Counter
@@ -12,18 +15,20 @@ import yaml
 from meanq.metrics.registry import METRICS, shown_in, titles_of
 
 from .. import aggregate
-from ..figures.catalogue import KINDS as FIGURES
 from ..figures.catalogue import draw_all
 from ..figures.palette import styles
-from ..figures.tables import cited_rows, curve_table
+from ..figures.tables import cited_rows, curve_table, game_name, need, shown_spreads
+from ..findings.claims import UNDECIDED
 from ..findings.decide import decide
+from ..labels import say_shared
 from ..late import late_table
 from ..metrics import Metrics
+from ..notes import all_notes
 from ..results.provenance import commands
 from ..runs import AnalysisError, RunSet
 from . import tables
 from .charts import Chart, CurveCharts, intervals, profile_chart
-from .page import Block, Section, render, table
+from .page import Block, Notes, Section, render, table
 
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 TRUTH = titles_of("truth")
@@ -46,18 +51,19 @@ class Report:
         names = ["normalised_return", f"bias_{bias}", *STUDY, *MECHANISM, *TRUTH]
         averaged = [name for name in names if METRICS[name].averaged and name not in MECHANISM]
         curves = curve_table(metrics.table, names, averaged)
+        self._spreads = shown_spreads(curves)
         self._charts = CurveCharts(curves, list(self._styles), cited_rows(found.lengths, found.envs, average=False))
         self._evaluated = any(run.last_evaluation for run in found.runs)
         self._notes = list(metrics.notes)
         self._runs = tables.runs_table(self._groups)
-        shown = [name for name in FIGURES if name != "series"]  # which has no section
-        drawn, _ = draw_all(found, metrics, directory / "figures", shown)
+        drawn, _ = draw_all(found, metrics, directory / "figures")
+        self._linked: set[str] = set()  # figures with a place on the page
         self._drawn = {figure.name: figure for figure in drawn}
         (directory / "tables").mkdir(parents=True, exist_ok=True)
 
     def messages(self) -> list[str]:
         """Every problem and note, once."""
-        return list(dict.fromkeys([*self._found.messages(), *self._notes]))
+        return all_notes(self._found, self._notes)
 
     @property
     def size(self) -> str:
@@ -69,60 +75,84 @@ class Report:
     def page(self) -> str:
         """The page as HTML, with its tables and figures written beside it."""
         parts: list[tuple[str, str, Callable[[], list[Block]]]] = [
-            ("findings", "The paper's findings", self._findings),
             ("summary", "Summary", self._summary),
-            ("study", "Return, bias, standard deviation and Jensen gap", self._study),
             ("curves", "Learning curves", self._learning),
+            ("study", "Return, bias, standard deviation and Jensen gap", self._study),
             ("mechanism", "How members differ", self._mechanism),
             ("diagnosis", "State of the networks", self._diagnosis),
-            ("aggregates", "Aggregates over games", self._aggregates),
-            ("paper", "Beside the paper's tables", self._paper),
             ("truth", "Against the true values", self._truth),
+            ("aggregates", "Aggregates over games", self._aggregates),
+            ("findings", "The paper's conclusions", self._findings),
+            ("paper", "Beside the paper's tables", self._paper),
             ("cost", "Cost", self._cost),
+            ("runs", "Runs", self._all_runs),
             ("configurations", "Configurations", self._configurations),
         ]
-        sections = [Section(name, title, make()) for name, title, make in parts]
-        sections.insert(0, Section("runs", "Runs, and what is wrong with them", self._problems()))
+        sections, missing = [], []
+        for name, title, make in parts:
+            try:
+                sections.append(Section(name, title, make()))
+            except AnalysisError as reason:
+                missing.append(f"{title}: {reason}")
+        others = [figure for name, figure in self._drawn.items() if name not in self._linked]
+        if others:
+            links = [Block("files", figure.title, files=self._files(figure.name)) for figure in others]
+            sections.insert(-3, Section("figures", "More figures", links))
+        if missing:
+            lines = Block("lines", name="notes", lines=missing)
+            titles = ", ".join(line.partition(":")[0] for line in missing)
+            sections[-1].blocks.append(Block("folded", title=f"Not in this report: {titles}", lines=[lines]))
         count = Counter(run.state for run in self._found.runs)
         states = ", ".join(f"{number} {state}" for state, number in sorted(count.items()))
         title = f"Report: {', '.join(sorted({run.config['study'] for run in self._found.runs}))}"
-        subtitle = f"{self.size} ({states}). Made by {self._command}"
-        return render(title, subtitle, sections, self._styles, self._found.envs)
+        shared = f" {say_shared(self._found.labels)}".rstrip()
+        subtitle = f"{self.size} ({states}).{shared} Made by {self._command}"
+        games = {env: game_name(env) for env in self._found.envs}
+        return render(title, subtitle, self._notes_block(), sections, self._styles, games)
 
     # --- sections ---------------------------------------------------------------------------------------------------
 
-    def _problems(self) -> list[Block]:
-        messages = sorted(self._found.messages(), key=lambda message: ": failed, evaluated" not in message)
-        blocks = [Block("lines", name="problems", lines=messages)]
-        if not messages:
-            blocks = [Block("text", f"All {len(self._found.runs)} runs are finished, and no directory was skipped.")]
+    def _notes_block(self) -> Notes:
+        """Notes about the runs and the numbers, those about failed runs first."""
+        failures = sum(run.state == "failed" for run in self._found.runs)
+        shared = say_shared(self._found.labels)  # said above
+        messages = [message for message in self.messages() if not (shared and message.startswith(shared))]
+        messages.sort(key=lambda message: ": failed, evaluated" not in message)
+        counts = {"failed run": failures, "skipped directory": len(self._found.problems), "note": len(messages)}
+        plural = {"skipped directory": "skipped directories"}
+        said = [f"{n} {name if n == 1 else plural.get(name, f'{name}s')}" for name, n in counts.items() if n]
+        blocks = [Block("lines", name="problems", lines=messages)] if messages else []
         for run in self._found.runs:
             if run.state != "finished" and isinstance(run.status.get("traceback"), str):
                 blocks.append(Block("source", run.status["traceback"], f"Traceback of {run.directory}"))
-        if self._notes:
-            lines = list(dict.fromkeys(self._notes))
-            blocks += [Block("text", "About the numbers below:"), Block("lines", name="notes", lines=lines)]
-        return [*blocks, self._table("runs", "All runs", self._runs, folded=True)]
+        return Notes(f"About these runs: {', '.join(said)}" if said else "", blocks, failures > 0)
+
+    def _all_runs(self) -> list[Block]:
+        return [self._table("runs", "All runs", self._runs, folded=True)]
 
     def _findings(self) -> list[Block]:
-        if not self._evaluated:
-            return [Block("missing", NOT_EVALUATED)]
+        need(self._evaluated, NOT_EVALUATED)
         findings, notes = decide(self._found, self._bias)
         self._notes += notes
         text = (
             "Each conclusion of the paper is supported, refuted or not decidable from these runs, by rules that were "
             "fixed before looking at data (analysis/findings/claims.py). Differences come with 95% intervals."
         )
-        blocks = [Block("text", text)]
+        decided: list[Block] = []
+        others: list[Block] = []
         for finding in findings:
             lines = [{"text": str(result), "details": result.details} for result in finding.results]
-            alone = all(result.difference != result.difference for result in finding.results)  # the lines say why
-            blocks.append(Block("finding", finding.statement, finding.verdict, finding.name, lines=lines, folded=alone))
+            block = Block("finding", finding.statement, finding.verdict, finding.name, lines=lines)
+            (others if finding.verdict == UNDECIDED else decided).append(block)
+        blocks = [Block("text", text), *decided] if decided else []
+        if others:
+            named = ", ".join(block.name for block in others)
+            summary = f"Not decidable from these runs: {named}, and why"
+            blocks.append(Block("folded", title=summary, lines=others if decided else [Block("text", text), *others]))
         return blocks
 
     def _summary(self) -> list[Block]:
-        if not self._evaluated:
-            return [Block("missing", NOT_EVALUATED)]
+        need(self._evaluated, NOT_EVALUATED)
         caption = (
             "Means over the last quarter of training, up to `step`, and over `runs`, which have every evaluation in "
             f"it, with Student's 95% interval of the return. Bias: {self._bias}. AUC (mean height of the learning "
@@ -137,31 +167,31 @@ class Report:
         files = ["tables/metrics.csv"]
         blocks = [self._table("summary", "", frame.drop(columns=ends, errors="ignore"), caption, files)]
         steps = tables.steps_to_average(self._found, list(self._styles))
-        if len(steps):
+        if steps["that get there"].any():
             caption = "The first evaluation of a seed at which the mean normalised return over games is 1 or more."
             blocks.append(self._table("steps_to_reference", "Steps to an average of 1", steps, caption))
         return blocks
 
     def _study(self) -> list[Block]:
-        normalised = self._row("normalised_std")
-        rows = [
-            self._row("normalised_return") or self._row("return"),
-            self._row(f"bias_{self._bias}"),
-            normalised or self._row("std"),
-            self._row("normalised_jensen_gap" if normalised else "jensen_gap"),
-        ]
+        rows = [self._row(name) for name in ("return", f"bias_{self._bias}", *self._spreads)]
+        normalised = "normalised_std" in self._spreads
         divided = "divided by the normalised return; not drawn where that is not clearly above zero"
         plain = "not divided by the normalised return, which is missing or nowhere clearly above zero"
         caption = (
             f"Bias: V(s_0) minus the discounted return that followed ({self._bias}). Std and gap: across runs at the "
-            f"probe states, {divided if normalised else plain}. A mean is drawn where every run has a number, with one "
-            "standard deviation around it."
+            f"probe states, {divided if normalised else plain}; logarithmic where all are positive. A mean is drawn "
+            "where every run has a number, with one standard deviation around it where at most 8 labels are shown. A "
+            "tick that says log: the axis is logarithmic beyond, so that every curve is seen."
         )
         return self._figure("study", "The four measures over training", caption, rows, NOT_EVALUATED)
 
     def _learning(self) -> list[Block]:
-        caption = "Mean where every run has a number, one standard deviation around it, and every run, faded."
-        return self._figure("learning_curves", "Return", caption, [self._row("return")], NOT_EVALUATED)
+        caption = (
+            "Mean where every run has a number; where at most 8 labels are shown, one standard deviation around it and "
+            "every run, faded."
+        )
+        row = self._row("return")
+        return self._figure("learning_curves", "Return", caption, [("", row[1]) if row else None], NOT_EVALUATED)
 
     def _mechanism(self) -> list[Block]:
         rows = [self._row(name) for name in MECHANISM]
@@ -171,14 +201,13 @@ class Report:
 
     def _diagnosis(self) -> list[Block]:
         cards = tables.diagnosis(self._metrics.table, list(self._styles))
-        if not cards:
-            return [Block("missing", "no run has recorded the state of its networks (diagnosis.csv).")]
+        need(bool(cards), "no run has recorded the state of its networks (diagnosis.csv).")
         self._write("diagnosis", pd.concat([card.assign(label=label) for label, card in cards.items()]))
         meanings = [f"{metric.title}: {metric.meaning}" for metric in shown_in("diagnosis") if "<" not in metric.name]
         text = "A card per label: means over runs at the last step. " + "; ".join(meanings)
         blocks = [Block("text", f"{text}. Share of Adam's step: near 0, a layer is starved.")]
         for label, card in cards.items():
-            block = table("diagnosis", self._styles[label].name, card, "", ["tables/diagnosis.csv"], folded=False)
+            block = table("diagnosis", self._styles[label].name, card, "", ["tables/diagnosis.csv"])
             for line in block.lines:
                 line["label"] = label  # hidden with it
             blocks.append(block)
@@ -200,17 +229,15 @@ class Report:
             with contextlib.suppress(AnalysisError):
                 aggregate.collect(self._found, labels=[label])
                 scored.append(label)
-        if not scored:
-            return [Block("missing", "no run has a score, at its end, that can be normalised.")]
-        try:
-            scores = aggregate.collect(self._found, labels=scored)
-        except AnalysisError as error:
-            return [Block("missing", f"{error}.")]
+        need(bool(scored), "no run has a score, at its end, that can be normalised.")
+        scores = aggregate.collect(self._found, labels=scored)
         self._notes += scores.notes
         if len(scored) < len(self._styles):
             left_out = ", ".join(label for label in self._styles if label not in scored)
             self._notes.append(f"aggregates are without {left_out}: no score at the end of runs")
-        games = ", ".join(f"{env} at step {step:,}" for env, step in scores.steps.items())
+        steps = sorted(set(scores.steps.values()))
+        games = f"{len(scores.envs)} game{'s' * (len(scores.envs) > 1)} at step"
+        games += f" {steps[0]:,}" + f" to {steps[-1]:,}" * (len(steps) > 1)
         text = f"Normalised returns: {games}. Intervals: 95%, bootstrap over runs, stratified by game."
         numbers = aggregate.aggregates(scores)
         charts = [intervals(numbers[numbers["metric"] == metric], title) for metric, title in _AGGREGATES.items()]
@@ -234,9 +261,7 @@ class Report:
             blocks.append(self._table(f"paper_{at}", f"Scores at {at}", scores, caption))
             caption = "Human-normalised, over the games of a column; wins and ratio of means over games of both."
             blocks.append(self._table(f"paper_{at}_summary", f"Normalised, at {at}", summed, caption))
-        if not blocks:
-            reason = "no run has a score at exactly 100,000 or 500,000 steps of a game in the paper's tables."
-            return [Block("missing", reason)]
+        need(bool(blocks), "no run has a score at exactly 100,000 or 500,000 steps of a game in the paper's tables.")
         return [Block("lines", name="notes", lines=notes), *blocks]
 
     def _cost(self) -> list[Block]:
@@ -269,22 +294,23 @@ class Report:
     ) -> list[Block]:
         """Interactive, with the files of the static figure of the same name."""
         present = [row for row in rows if row is not None]
-        if not present:
-            return [Block("missing", reason)]
+        need(bool(present), reason)
         envs = {chart.env for _, charts in present for chart in charts}
         if len(envs) == 1 and len(present) > 1:  # one game: side by side, under the name of what they show
             side_by_side = [replace(chart, title=title) for title, charts in present for chart in charts]
-            present = [(f"{side_by_side[0].env}", side_by_side)]
+            present = [(game_name(f"{side_by_side[0].env}"), side_by_side)]
         return [Block("figure", text, title, name, rows=present, files=self._files(name))]
 
     def _files(self, name: str) -> list[str]:
+        self._linked.add(name)
         return [f"figures/{name}.{kind}" for kind in ("svg", "png", "csv")] if name in self._drawn else []
 
     def _table(
         self, name: str, title: str, frame: pd.DataFrame, text: str = "", more: Sequence[str] = (), folded: bool = False
     ) -> Block:
         self._write(name, frame)
-        return table(name, title, frame, text, [f"tables/{name}.csv", *more], folded)
+        names = {label: style.name for label, style in self._styles.items()}
+        return table(name, title, frame, text, [f"tables/{name}.csv", *more], folded, names)
 
     def _write(self, name: str, frame: pd.DataFrame) -> None:
         path = self._directory / "tables" / f"{name}.csv"

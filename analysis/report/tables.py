@@ -19,7 +19,7 @@ Groups = Mapping[tuple[str, str], list[Run]]  # by game and label, in the order 
 def diagnosis(metrics: pd.DataFrame, labels: Sequence[str]) -> dict[str, pd.DataFrame]:
     """A card per label that has one: measures of its networks, in the rows, at the last step of each game."""
     rows = metrics[metrics["scope"] == OVER].dropna(subset="value")
-    rows = rows[[describe(name).is_in("diagnosis") for name in rows["metric"]]]
+    rows = rows[rows["metric"].map(lambda name: describe(name).is_in("diagnosis")).astype(bool)]
     last = rows.sort_values("step", kind="stable").drop_duplicates(["env", "label", "metric"], keep="last")
     order = [metric.meaning for metric in METRICS.values()]  # of a layer's metric, too
     cards = {}

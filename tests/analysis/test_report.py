@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.figures.palette import ALGORITHMS, on_dark, styles
 from analysis.report import __main__ as report
 from analysis.report.page import as_script_data, shown_number
 from meanq.rundir.reader import find_runs
@@ -75,6 +76,17 @@ def section(text: str, name: str) -> str:
     return html.unescape(re.sub(r"<[^>]+>", " ", found[1]))
 
 
+def about_runs(text: str) -> str:
+    """The notes above everything, with their tag."""
+    found = re.search(r'<details class="about"( open)?>.*?<nav', text, re.DOTALL)
+    return found[0] if found else ""
+
+
+def not_there(text: str) -> str:
+    found = re.search(r"<summary>Not in this report: .*?</ul>\s*</details>", text, re.DOTALL)
+    return html.unescape(found[0]) if found else ""
+
+
 def test_a_study_has_every_section(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     labels = {"dqn": 1, "dqn_no_target": 1, "meanq": 5, "rainbow": 1, "rainbow_large": 1, "meanq_rainbow": 5}
     write_study(tmp_path, labels, ("breakout", "other"))
@@ -83,17 +95,20 @@ def test_a_study_has_every_section(tmp_path: Path, capsys: pytest.CaptureFixture
     assert printed.out == f"{tmp_path}/report/index.html: 48 runs, 6 labels, 2 games\n"
     page = Page(text)
     names = re.findall(r'<section id="(\w+)">', text)
-    assert names[0] == "runs" and len(names) == 12
-    assert [attributes["href"] for tag, attributes in page.tags if tag == "a"][:12] == [f"#{name}" for name in names]
-    assert "All 48 runs are finished" in section(text, "runs")
+    assert names == [
+        *("summary", "curves", "study", "mechanism", "aggregates", "findings", "figures", "cost", "runs"),
+        "configurations",
+    ], "what the user trained comes first"
+    assert [attributes["href"] for tag, attributes in page.tags if tag == "a"][:10] == [f"#{name}" for name in names]
+    assert "48 runs, 6 labels, 2 games (48 finished)" in page.text
     for name in ("F1.", "F2.", "F3.", "F4.", "F5.", "F6.", "F7.", "F8."):
         assert name in section(text, "findings")
     assert "bias of dqn below dqn_no_target" in section(text, "findings")
     assert "interquartile mean" in section(text, "aggregates")
-    missing = re.findall(r'class="missing">(.*?)</p>', text)
-    assert [line.split(":")[1].split()[0] for line in missing] == ["no"] * 3, (
-        missing
-    )  # the networks' state, the paper's games, true values
+    missing = re.findall(r"<li>(.*?)</li>", not_there(text))
+    assert [line.split(":")[0] for line in missing] == [
+        *("State of the networks", "Against the true values", "Beside the paper's tables")
+    ]
     assert "nan" not in section(text, "summary").lower().split()
 
 
@@ -208,11 +223,12 @@ def test_problems_come_first_and_failures_before_others(tmp_path: Path, capsys: 
     (failed / "status.json").write_text(json.dumps(reason))
     (tmp_path / "game" / "empty" / "seed_0").mkdir(parents=True)
     text = make(tmp_path)
-    lines = re.findall(r"<li>(.*?)</li>", re.findall(r'<section id="runs">.*?</section>', text, re.DOTALL)[0])
+    assert '<details class="about" open>' in text and "About these runs: 1 failed run, 1 skipped directory" in text
+    lines = re.findall(r"<li>(.*?)</li>", about_runs(text))
     assert "seed 8: failed, evaluated up to step 10 of 100: ValueError: no" in lines[0]
     assert lines[1] == f"skipped {tmp_path}/game/empty/seed_0: no config.yaml"
     assert any("seed 7: interrupted" in line for line in lines[2:])
-    assert "Traceback (most recent call last)" in section(text, "runs")
+    assert "Traceback (most recent call last)" in about_runs(text)
     errors = capsys.readouterr().err
     assert "analysis: skipped" in errors and errors.count("seed 8: failed") == 1
 
@@ -230,8 +246,8 @@ def test_one_run(tmp_path: Path) -> None:
     directory = write_run(tmp_path, returns={10: 1.0, 20: 2.0}, q={10: np.ones((4, 1, 3))})
     report.main([str(directory)])  # the page goes beside the run, not into it
     text = (directory.parent / "report" / "index.html").read_text()
-    assert "one run only" in section(text, "runs")
-    assert "Not here: it takes probes of an ensemble" in section(text, "mechanism")
+    assert "one run only" in about_runs(text) and '<details class="about">' in text, "folded, since nothing failed"
+    assert "How members differ: it takes probes of an ensemble" in not_there(text)
     assert sorted(path.name for path in directory.iterdir()) == [
         *("config.yaml", "evaluations.csv", "meta.json", "probes.npz", "status.json", "timings.csv")
     ]
@@ -240,9 +256,9 @@ def test_one_run(tmp_path: Path) -> None:
 def test_nothing_evaluated_yet(tmp_path: Path) -> None:
     write_run(tmp_path, state="running", seconds=None)
     text = make(tmp_path)
-    assert "running, evaluated up to step 0 of 100000" in section(text, "runs")
-    for name in ("findings", "summary", "study", "curves"):
-        assert "Not here: no run has been evaluated yet." in section(text, name)
+    assert "running, evaluated up to step 0 of 100000" in about_runs(text)
+    for title in ("The paper's conclusions", "Summary", "Return, bias, standard deviation", "Learning curves"):
+        assert re.search(f"<li>{title}[^:<]*: no run has been evaluated yet[.]</li>", not_there(text)), title
     assert Page(text).data["charts"] == []
 
 
@@ -250,7 +266,7 @@ def test_a_label_without_scores_does_not_take_the_aggregates_of_the_others(tmp_p
     write_study(tmp_path, {"dqn": 1, "meanq": 3})
     write_run(tmp_path, label="rainbow", state="running", overrides={"total_steps": 100})
     text = make(tmp_path)
-    assert "aggregates are without rainbow" in section(text, "runs")
+    assert "aggregates are without rainbow" in about_runs(text)
     assert set(pd.read_csv(tmp_path / "report/tables/aggregates.csv")["label"]) == {"dqn", "meanq"}
 
 
@@ -258,7 +274,7 @@ def test_several_configurations_under_one_label_stay_apart(tmp_path: Path) -> No
     for seed in range(2):
         write_run(tmp_path, seed=seed, returns={10: 1.0}, overrides={"algo.learning_rate": 10.0**-seed})
     text = make(tmp_path)
-    assert "several configurations under one label" in section(text, "runs")
+    assert "several configurations under one label" in about_runs(text)
     frame = pd.read_csv(tmp_path / "report/tables/differences.csv")
     assert frame["field"].tolist() == ["algo.learning_rate"]
     assert sorted(frame.iloc[0, 2:].astype(float)) == [0.1, 1.0]
@@ -269,7 +285,7 @@ def test_games_of_the_paper_are_beside_its_scores(tmp_path: Path) -> None:
     text = make(tmp_path)
     table = pd.read_csv(tmp_path / "report/tables/paper_100k.csv")
     assert (table["game"][0], table["ours: dqn"][0], table["paper: sunrise"][0]) == ("breakout", 30.0, 1.8)
-    assert "Not here" not in section(text, "paper")
+    assert "30" in section(text, "paper")
     curve = next(chart for chart in Page(text).data["charts"] if chart["y"] == "return")
     assert {"SUNRISE (the paper, 100k)"} <= {line["name"] for line in curve["cited"]}
 
@@ -314,3 +330,63 @@ def test_another_bias_leaves_the_figures_theirs(tmp_path: Path) -> None:
     make(tmp_path, "--bias", "unclipped")
     (study,) = (tmp_path / "report").rglob("study.csv")
     assert {"return", "bias_clipped"} <= set(pd.read_csv(study)["metric"])
+
+
+def test_conclusions_that_cannot_be_decided_are_folded(tmp_path: Path) -> None:
+    write_study(tmp_path / "few", {"dqn": 1, "meanq": 3}, seeds=2)
+    few = re.findall(r'<section id="findings">(.*?)</section>', make(tmp_path / "few"), re.DOTALL)[0]
+    shown, folded = few.split("<details", 1)
+    assert "<article" not in shown and folded.count("<article") == 8
+    assert "Not decidable from these runs: F1, F2, F3, F4, F5, F6, F7, F8, and why" in folded
+    for label, value in (("dqn", 1.0), ("dqn_no_target", 9.0), ("meanq", 0.0), ("rainbow", 3.0)):
+        for seed in range(5):
+            generator = np.random.default_rng([len(label), seed])
+            q = {step: gaussian_q(generator, 6, 1, 3, 0.05 * (1 + value), 0.0, 1.0) for step in STEPS}
+            returns = dict.fromkeys(STEPS, 9 - value / 2 + generator.normal(0, 0.01))
+            write_run(tmp_path / "many", "game", label, seed, returns, value, 0.0, q=q)
+    many = re.findall(r'<section id="findings">(.*?)</section>', make(tmp_path / "many"), re.DOTALL)[0]
+    assert re.findall(r'class="verdict ([\w-]+)">', many.split('<details class="folded"')[0]) == ["supported"], "F2"
+    assert "F3" in many.split('<details class="folded"')[1]
+
+
+def test_what_all_labels_share_is_said_once(tmp_path: Path) -> None:
+    write_study(tmp_path, {"dqn__batch_size=64": 1, "meanq__batch_size=64": 3})
+    text = make(tmp_path)
+    page = Page(text)
+    assert "All runs: batch_size=64." in page.text
+    assert [look["name"] for look in page.data["looks"]] == ["DQN", "MeanQ"]
+    assert "batch_size" not in section(text, "summary") and "MeanQ" in section(text, "summary")
+    assert "batch_size" not in about_runs(text)
+    assert set(pd.read_csv(tmp_path / "report/tables/summary.csv")["label"]) == {
+        *("dqn__batch_size=64", "meanq__batch_size=64")
+    }, "files have the labels as they are"
+
+
+def test_charts_have_the_scales_of_figures(tmp_path: Path) -> None:
+    labels = {"dqn": 1, "dqn_no_target": 1, "double_dqn": 1, "meanq": 2}
+    for label, members in labels.items():
+        for seed in range(3):
+            generator = np.random.default_rng([members, seed])
+            q = {step: gaussian_q(generator, 6, members, 3, 0.3, 0.5, 1.0) for step in STEPS}
+            returns = dict.fromkeys(STEPS, 5 + generator.uniform(0, 0.3))
+            values = 1000.0 if label == "dqn_no_target" else 1.5 + seed / 10
+            for env in ("a", "b"):
+                write_run(tmp_path, env, label, seed, returns, values, 1.0, q=q)
+    charts = Page(make(tmp_path)).data["charts"]
+    kinds = {(chart["y"], chart["env"]): chart["scale"]["kind"] for chart in charts if "kind" in chart["scale"]}
+    assert {kinds["return", env] for env in ("a", "b", "average")} == {"linear"}
+    assert {kinds["bias of V(s0)", env] for env in ("a", "b", "average")} == {"folded"}
+    assert {kinds["normalised std", env] for env in ("a", "b", "average")} == {"log"}
+    (average,) = {chart["title"] for chart in charts if chart["y"] == "return" and chart["env"] == "average"}
+    assert average == "Average, return normalised"
+    folded = next(chart["scale"] for chart in charts if chart["scale"].get("kind") == "folded")
+    assert folded["edge"] < 2 and max(folded["ticks"]) >= 100 and folded["decade"] > 0
+    svg = (tmp_path / "report/figures/study.svg").read_text()
+    assert "log beyond" in svg
+
+
+def test_colours_stand_out_on_a_dark_page() -> None:
+    assert on_dark("#000000") == "#FFFFFF"
+    for style in styles(ALGORITHMS).values():
+        red, green, blue = (int(on_dark(style.colour)[i : i + 2], 16) / 255 for i in (1, 3, 5))
+        assert 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 > 0.18, style.name

@@ -16,7 +16,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
-from analysis.figures.palette import styles
+from analysis.figures.palette import on_dark, styles
+from analysis.labels import readable_names
 from analysis.report import __main__ as report
 from tests.synthetic_runs import gaussian_q, write_run
 
@@ -90,7 +91,7 @@ def wait(browser: webdriver.Chrome, script: str, *arguments: Any) -> Any:
 
 
 def visible(browser: webdriver.Chrome) -> list[dict[str, list[bool]]]:
-    """By chart: by label, which of its traces are shown."""
+    """By chart: by the name of a label, which of its traces are shown."""
     script = """return [...document.querySelectorAll('.chart')].map(chart => {
         const found = {};
         for (const trace of chart.data) (found[trace.meta[0]] ??= []).push(trace.visible);
@@ -115,6 +116,11 @@ def column(browser: webdriver.Chrome, table: str, name: str) -> tuple[Any, list[
     return heads[index], browser.execute_script(script, f"#table-{table} tbody tr", index)
 
 
+def first_number(cell: str) -> float:
+    """Of a number, or of a number and its interval."""
+    return float(cell.split()[0].replace(",", ""))
+
+
 def test_it_opens_without_errors_and_without_a_network(browser: webdriver.Chrome) -> None:
     draw_all(browser)
     assert len(browser.find_elements(By.CSS_SELECTOR, ".chart")) > 20
@@ -130,7 +136,7 @@ def test_a_label_that_would_like_to_be_a_script_is_text(browser: webdriver.Chrom
     assert browser.execute_script("return document.querySelectorAll('script').length") == 3
     assert browser.execute_script("return document.querySelectorAll('[onerror], img[src=x]').length") == 0
     assert HOSTILE in chip(browser, HOSTILE).get_attribute("title")
-    assert HOSTILE in browser.find_element(By.ID, "table-summary").text
+    assert readable_names(LABELS)[HOSTILE] in browser.find_element(By.ID, "table-summary").text
 
 
 def test_a_script_that_is_not_the_pages_own_does_not_run(browser: webdriver.Chrome) -> None:
@@ -150,17 +156,17 @@ def test_a_script_that_is_not_the_pages_own_does_not_run(browser: webdriver.Chro
 def test_hiding_a_label_hides_it_in_every_figure_and_table(browser: webdriver.Chrome) -> None:
     chip(browser, "meanq").click()  # before most charts are drawn: they have to know it later
     draw_all(browser)
-    charts = [chart for chart in visible(browser) if "meanq" in chart]
+    charts = [chart for chart in visible(browser) if "MeanQ" in chart]
     assert len(charts) > 15
     for chart in charts:
-        assert not any(chart["meanq"]) and all(
-            all(shown) for label, shown in chart.items() if label in ("dqn", "ens_dqn")
+        assert not any(chart["MeanQ"]) and all(
+            all(shown) for name, shown in chart.items() if name in ("DQN", "Ens-DQN")
         )
     rows = "return [...document.querySelectorAll('#table-summary tr[data-label=meanq]')].map(row => row.hidden)"
     assert browser.execute_script(rows) == [True, True]
     assert chip(browser, "meanq").get_attribute("aria-pressed") == "false"
     chip(browser, "meanq").send_keys(Keys.SPACE)  # by keyboard
-    assert all(all(chart["meanq"]) for chart in visible(browser) if "meanq" in chart)
+    assert all(all(chart["MeanQ"]) for chart in visible(browser) if "MeanQ" in chart)
     assert browser.execute_script(rows) == [False, False]
 
 
@@ -174,20 +180,22 @@ def test_choosing_a_game_hides_the_others(browser: webdriver.Chrome) -> None:
 def test_the_papers_scores_can_be_shown(browser: webdriver.Chrome) -> None:
     draw_all(browser)
     paper = "SUNRISE (the paper, 100k)"
-    assert [chart[paper] for chart in visible(browser) if paper in chart] == [[False], [False]]
+    assert [chart[paper] for chart in visible(browser) if paper in chart] == [[False]] * 4, (
+        "curves and study, two games"
+    )
     browser.find_element(By.ID, "cited").click()
-    assert [chart[paper] for chart in visible(browser) if paper in chart] == [[True], [True]]
+    assert [chart[paper] for chart in visible(browser) if paper in chart] == [[True]] * 4
 
 
 def test_tables_are_sorted_by_numbers_with_empty_cells_last(browser: webdriver.Chrome) -> None:
     button, before = column(browser, "summary", "return")
-    numbers = [float(cell) for cell in before]
+    numbers = [first_number(cell) for cell in before]
     button.click()
     _, after = column(browser, "summary", "return")
-    assert [float(cell) for cell in after] == sorted(numbers) != numbers
+    assert [first_number(cell) for cell in after] == sorted(numbers) != numbers
     button.send_keys(Keys.ENTER)  # by keyboard, and the other way round
     _, after = column(browser, "summary", "return")
-    assert [float(cell) for cell in after] == sorted(numbers, reverse=True)
+    assert [first_number(cell) for cell in after] == sorted(numbers, reverse=True)
     heads = browser.find_elements(By.CSS_SELECTOR, "#table-summary th[aria-sort]")
     assert [head.get_attribute("aria-sort") for head in heads] == ["descending"]
     button, before = column(browser, "summary", "steps to reference")
@@ -203,7 +211,7 @@ def test_hovering_shows_label_step_value_and_number_of_runs(browser: webdriver.C
     chart = browser.find_element(By.CSS_SELECTOR, "#figure-learning_curves .chart")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
     wait(browser, "return arguments[0].querySelector('.main-svg')", chart)
-    for label in ("meanq", HOSTILE):
+    for label in ("MeanQ", readable_names(LABELS)[HOSTILE]):
         script = """const [chart, label] = arguments;
             const escaped = label.replace(/&/g, '&amp;').replace(/</g, '&lt;').replace(/>/g, '&gt;');
             const trace = chart.data.filter(t => t.meta[0] === escaped).at(-1);
@@ -240,3 +248,23 @@ def test_nothing_is_wider_than_the_window(browser: webdriver.Chrome, width: int)
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_charts_follow_dark_mode_and_print_on_white(browser: webdriver.Chrome) -> None:
+    read = """const chart = document.querySelector('#figure-learning_curves .chart');
+        return [chart.layout.font.color, chart.data.filter(t => t.meta[0] === 'MeanQ').at(-1).line.color]"""
+    draw_all(browser)
+    browser.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    colour = styles(LABELS)["meanq"].colour
+    light = ["#1b1f24", colour]
+    assert browser.execute_script(read) == light
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    try:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": dark})
+        wait(browser, f"{read}[0] === '#e6edf3'")
+        assert browser.execute_script(read) == ["#e6edf3", on_dark(colour)]
+        browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+        assert browser.execute_script(read)[1] == colour
+    finally:
+        browser.execute_script("window.dispatchEvent(new Event('afterprint'))")
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
