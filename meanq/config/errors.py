@@ -4,14 +4,6 @@ import difflib
 from collections.abc import Iterable
 
 
-class ConfigError(ValueError):
-    """A user's mistake, in one line: the field, its value, and what to write instead."""
-
-
-class RunError(ValueError):
-    """A directory that is not that of a run, or whose files cannot be used, in one line."""
-
-
 def printable(text: str, most: int = 300) -> str:
     """The text on one line, without control characters, which a terminal would obey, and not too long."""
     line = " ".join(text.split())
@@ -19,6 +11,18 @@ def printable(text: str, most: int = 300) -> str:
     return shown + "..." * (len(line) > most)
 
 
+class ConfigError(ValueError):
+    """A user's mistake, in one line: the field, its value, and what to write instead."""
+
+    def __init__(self, message: object) -> None:
+        super().__init__(printable(str(message), _LONGEST_MESSAGE))  # a value may hold anything
+
+
+class RunError(ValueError):
+    """A directory that is not that of a run, or whose files cannot be used, in one line."""
+
+
+_LONGEST_MESSAGE = 2_000
 _LONGEST_LIST = 60  # lists all environments, but not all fields
 
 

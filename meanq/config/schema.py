@@ -225,7 +225,7 @@ class Config:
     )
     root: str = setting("directory of all runs", identity=False, label=False)
     device: str = setting("where to train: auto, cpu, cuda or cuda:N", **_OF_MACHINE)
-    threads: int | None = setting("CPU threads; null: all cores", None, least=1, **_OF_MACHINE)
+    threads: int | None = setting("CPU threads; null: all cores", None, least=1, most=1024, **_OF_MACHINE)
     compile: str = setting("compile the learner; auto: where it pays", "auto", choices=_COMPILE, **_OF_MACHINE)
     cache_targets: bool = setting("reuse values of next states; same results", True, identity=False, label=False)
     replay_on_device: bool = setting("keep the frames of replay on the GPU", False, identity=False, label=False)
