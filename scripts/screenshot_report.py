@@ -1,7 +1,7 @@
 """Take a picture of a section of a report, for README: needs chromium and chromium-driver.
 
 meanq report ablations/results/first_look/runs --out build/report
-python scripts/screenshot_report.py build/report/index.html study docs/images/report.png
+python scripts/screenshot_report.py build/report/index.html summary docs/images/report.png
 """
 
 import argparse
