@@ -1,5 +1,6 @@
 """From a command line to a plan: every run composed, named and checked before the first one starts."""
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -134,7 +135,8 @@ def _compose_all(config_name: str, jobs: Sequence[Job], of_hydra: Sequence[str])
 def _label(config: DictConfig, overrides: Sequence[str]) -> str:
     """The label of a run that was given none; that of an older version where its runs are stored under it."""
     older = older_label(config.algo.name, overrides)
-    stored = (Path(config.root) / config.study / config.env.name / older).is_dir()
+    directory = Path(config.root) / config.study / config.env.name / older
+    stored = os.path.isdir(directory)  # noqa: PTH112 - false where the path is too long, which is told later
     return older if stored else run_label(config.algo.name, overrides)
 
 

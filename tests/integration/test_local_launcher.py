@@ -18,7 +18,7 @@ from tests.short_runs import RULES
 
 PROJECT = Path(__file__).parents[2]
 CORES = len(os.sched_getaffinity(0))
-DETERMINISTIC = ("evaluations.csv", "training.csv", "probes.npz", "weights.safetensors", "config.yaml")
+DETERMINISTIC = ("evaluations.csv", "training.csv", "diagnosis.csv", "probes.npz", "weights.safetensors", "config.yaml")
 SHORT = (
     "env=chain",
     "total_steps=150",

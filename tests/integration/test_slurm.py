@@ -21,7 +21,7 @@ from tests.integration.slurm_cluster import Cluster, NoSlurmError, slurm_cluster
 pytestmark = pytest.mark.xdist_group("slurm")
 
 PROJECT = Path(__file__).parents[2]
-DETERMINISTIC = ("evaluations.csv", "training.csv", "probes.npz", "weights.safetensors")
+DETERMINISTIC = ("evaluations.csv", "training.csv", "diagnosis.csv", "probes.npz", "weights.safetensors")
 PATIENCE = 600.0  # seconds; only a failing test waits so long
 
 # A game that crawls after its first steps while there is a file `slow`: so a test decides how long a run takes, and a

@@ -114,7 +114,8 @@ def test_it_trains_also_with_noise_and_parallel_networks(norm: str, fields: tupl
     run = train(tmp_path, *SHORT, f"network.layer_norm={norm}", *fields)
     stored = weights(run.directory)
     assert stored["conv0.gain"].shape[1:] == ((16, 8, 8) if norm == "features" else (16, 1, 1))
-    assert (stored["hidden.gain"] != 1).all() and (stored["hidden.shift"] != 0).any()
+    assert (stored["hidden.gain"] != 1).float().mean() > 0.5, "a unit that is never active keeps its gain"
+    assert (stored["hidden.shift"] != 0).any()
 
 
 def test_a_network_of_one_s_own_has_no_such_layers(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from meanq.learning.networks import Params, QNetwork, parameter_count
 from meanq.replay.buffer import Batch
 from tests.helpers import algo_config, make_agent, network_config, random_params
 
-NETWORKS = sorted(path.stem for path in (CONFIG_DIR / "network").glob("*.yaml"))
+# `custom` names the user's own code: tests/config/test_own_code.py
+NETWORKS = sorted(path.stem for path in (CONFIG_DIR / "network").glob("*.yaml") if path.stem != "custom")
 ACTIONS, BATCH = 3, 4
 KINDS = ("weight", "bias")
 # Small and not square, so that a slip between height and width shows; any other network gets an Atari state.

@@ -30,6 +30,7 @@ from meanq.mirrors.process import ProcessMirror, follow, make_mirror
 from meanq.mirrors.sink import Point, Sink, read_points
 from meanq.mirrors.tensorboard import TensorboardSink
 from meanq.mirrors.wandb import run_id
+from meanq.rundir.layout import TABLES
 from meanq.rundir.reader import UnreadableFileError
 from meanq.rundir.writer import Record
 from meanq.training.session import Session
@@ -62,7 +63,7 @@ def directory(finished: Path, tmp_path: Path) -> Path:
 
 def cut(directory: Path, through: int) -> None:
     """The directory as it was after this step."""
-    for name in ("evaluations.csv", "training.csv", "timings.csv"):
+    for name in TABLES:
         with (directory / name).open(newline="") as file:
             rows = list(csv.DictReader(file))
         with (directory / name).open("w", newline="") as file:
@@ -100,7 +101,9 @@ def test_points_are_the_tables_merged_by_step(finished: Path) -> None:
     q = np.load(finished / "probes.npz")["q"][-1]
     np.testing.assert_array_equal(points[240].histograms["probe/q"], q.ravel())
     assert points[240].scalars["probe/value"] == pytest.approx(q.mean(1).max(-1).mean())
-    assert set(points[0].scalars) == {"probe/value", "probe/member_std", "probe/member_jensen_gap"}
+    of_probes = {"probe/value", "probe/member_std", "probe/member_jensen_gap"}
+    assert {name for name in points[0].scalars if not name.startswith("diagnosis/")} == of_probes
+    assert {"diagnosis/dormant", "diagnosis/feature_rank"} < set(points[0].scalars)
 
 
 def test_before_the_first_update_there_is_no_loss(tmp_path: Path) -> None:
@@ -472,7 +475,7 @@ def test_a_run_that_went_on_is_uploaded_again(directory: Path, finished: Path) -
     status(directory, "failed")
     assert wandb_upload.main([str(directory), "--mode", "offline"]) == 0
     assert len(history(records(directory))) == 4
-    for name in ("evaluations.csv", "training.csv", "timings.csv", "probes.npz", "status.json"):
+    for name in (*TABLES, "probes.npz", "status.json"):
         shutil.copy(finished / name, directory / name)
     assert wandb_upload.main([str(directory), "--mode", "offline"]) == 0
     found = records(directory)
@@ -546,7 +549,7 @@ def test_every_panel_shows_something_that_is_logged(directory: Path, capfd: pyte
 def test_the_documentation_names_every_metric(finished: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "wandb.md").read_text()
     names = {name for point in read_points(finished) for name in (*point.scalars, *point.histograms)}
-    names = {re.sub(r"(adam_share_(q90_)?).*", r"\1<layer>", name) for name in names}
+    names = {re.sub(r"(adam_share_(q90_)?|dormant_).*", r"\1<layer>", name) for name in names}
     missing = [name for name in names if f"`{name}`" not in text]
     assert not missing
 

@@ -24,7 +24,7 @@ from meanq.training.machine import MEMORY_SHARE
 from tests.helpers import slow_but
 from tests.short_runs import SHORT, SilentReporter, make_run, train, weights
 
-DETERMINISTIC = ("evaluations.csv", "training.csv", "probes.npz", "weights.safetensors", "config.yaml")
+DETERMINISTIC = ("evaluations.csv", "training.csv", "diagnosis.csv", "probes.npz", "weights.safetensors", "config.yaml")
 
 
 def read(path: Path) -> list[dict[str, str]]:
