@@ -77,7 +77,9 @@ def _parts(config: Config, env: Environment, gpu: bool) -> Iterator[Part]:
     fields = (*fields, "algo.target_snapshots", "algo.parallel_networks", "network.hidden")
     yield Part("the weights need", algo.ensemble_size * weights * copies * _FLOAT_BYTES, fields, gpu)
     on_gpu = gpu and config.replay_on_device
-    yield Part("the replay needs", build.replay_size(config, env), ("algo.replay_capacity",), on_gpu)
+    yield Part(
+        "the replay needs", build.replay_size(config, env), ("algo.replay_capacity", "algo.ensemble_size"), on_gpu
+    )
 
 
 def _check_fits(config: Config, parts: list[Part], available: int) -> None:
@@ -93,8 +95,9 @@ def _check_fits(config: Config, parts: list[Part], available: int) -> None:
         whose, remedy = " on the GPU", ", or replay_on_device=false" if config.replay_on_device else ""
     elif MEMORY_SHARE in os.environ:
         whose, remedy = " for each run", ", or fewer hydra.launcher.jobs"
-    room = max(0, available - (needed - part.size))
+    depending = sum(other.size for other in parts if name in other.fields)
+    room = max(0, available - (needed - depending))
     raise ConfigError(
         f"{name}={value}: {part.name} {human_bytes(part.size)} and {human_bytes(room)} are free{whose}: write "
-        f"{max(1, int(value * 0.9 * room / part.size))} or less{remedy}"
+        f"{max(1, int(value * 0.9 * room / depending))} or less{remedy}"
     )
