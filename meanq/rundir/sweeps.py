@@ -23,7 +23,7 @@ def announced(root: Path, directories: Sequence[Path]) -> Iterator[None]:
     """Within this context these runs below the root are known to be planned."""
     names = [directory.relative_to(root).as_posix() for directory in directories]
     place = root / SWEEPS / hashlib.sha256("\n".join(names).encode()).hexdigest()[:12]
-    lock = DirectoryLock(place)
+    lock, is_new = DirectoryLock(place), not root.exists()
     try:
         _remove_ended(root)
         with contextlib.suppress(*_FAILURES):  # Busy: the same sweep is under way already, and has said so
@@ -34,6 +34,9 @@ def announced(root: Path, directories: Sequence[Path]) -> Iterator[None]:
     finally:
         if lock.held:
             _remove(place, lock)
+        with contextlib.suppress(OSError):
+            if is_new:
+                root.rmdir()  # of a sweep that was refused; otherwise there are runs in it
 
 
 def _remove_ended(root: Path) -> None:

@@ -82,7 +82,7 @@ def test_bounds(setting: Setting, allowed: list[Any], refused: list[Any], bounds
         (NetworkConfig(dense=[8, 0]), "dense=0: write 1 or more"),
         (NetworkConfig(convolutions=[ConvolutionConfig(8, 3, 0)]), "convolutions[].stride=0: write 1 or more"),
         (LoggerConfig(name="files", finish_seconds=0), "finish_seconds=0: write a number above 0"),
-        (Config(threads=0), "threads=0: write 1 or more, or null"),
+        (Config(threads=0), "threads=0: write a number from 1 to 1024, or null"),
     ],
 )
 def test_bounds_hold_in_lists_and_blocks(block: Any, says: str) -> None:

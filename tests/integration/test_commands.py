@@ -81,7 +81,7 @@ def test_a_sweep_again_skips_what_is_finished(tmp_path: Path) -> None:
     arguments = ("-m", "env=chain", "algo=dqn,meanq", "seed=0-1", *TINY[:-1])
     assert run(*arguments, cwd=tmp_path).returncode == 0
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.csv")}
-    assert len(before) == 4 * 3
+    assert len(before) == 4 * 4
     again = run(*arguments, cwd=tmp_path)
     assert again.returncode == 0 and again.stdout.count("is finished already: skipped") == 4
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.csv")} == before
