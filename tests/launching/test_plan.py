@@ -196,13 +196,21 @@ def test_of_two_seeds_the_last_counts_as_in_hydra(tmp_path: Path) -> None:
         (["-m", "hydra.launcher.jobs=2"], r"^hydra.launcher.jobs: .* write hydra/launcher=local or"),
         (["-m", "hydra/launcher=local", "hydra.launcher.job=2"], r"did you mean hydra.launcher.jobs"),
         (["-m", "hydra/launcher=slurm", "hydra.launcher.partitionn=x"], r"did you mean hydra.launcher.partition"),
-        (["-m", "hydra/launcher=submitit_local"], r"^hydra/launcher=submitit_local: .* write basic, local or slurm"),
+        (["-m", "hydra/launcher=submitit_slurm"], r"^hydra/launcher=submitit_slurm: .* did you mean slurm\?$"),
+        (["-m", "hydra/launcher=joblib"], r"^hydra/launcher=joblib: .* choose from basic, local, slurm$"),
     ],
 )
 def test_mistakes_about_launchers_and_names_are_one_line(arguments: list[str], says: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         plan([*arguments, f"root={tmp_path}"])
     assert len(str(caught.value)) < 200
+
+
+def test_a_launcher_of_a_plugin_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "hydra" / "launcher").mkdir(parents=True)
+    (tmp_path / "hydra" / "launcher" / "other.yaml").write_text("_target_: some.plugin.Launcher\n")
+    with pytest.raises(ConfigError, match=r"^hydra/launcher=other: .* write basic, local or slurm$"):
+        plan(["-m", "--config-dir", str(tmp_path), "hydra/launcher=other", f"root={tmp_path}"])
 
 
 @pytest.mark.parametrize(
