@@ -69,7 +69,7 @@ class SlurmLauncher:
             print("This command does not wait (hydra.launcher.wait=false); given again, it reports.", flush=True)
             raise LeftError(0 if new and not self._waiting else BUSY)
         try:
-            failures = wait(jobs, self._folder, self._submit_more)
+            failures = wait(jobs, self._folder, self._submit_more, self._fields["retries"])
         except KeyboardInterrupt:
             again = "Give the same command again to wait for them; to cancel: scancel"
             print(f"\nLeft; the jobs go on. {again} {' '.join(_arrays(jobs))}", flush=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from meanq.config.errors import ConfigError
 from meanq.launching.execute import BUSY, FAILED, RunFailedError
+from meanq.launching.slurm_submit import FAILURES, RUNNING
 from meanq.rundir.lock import lock_holder
 from meanq.rundir.reader import read_status
 
@@ -19,6 +20,7 @@ _ENDED = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED"),
     *("NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"),
 }
+_FAILED = {"BOOT_FAIL", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"}
 ENDED_SECONDS = 20.0
 _MAX_POLL_SECONDS = 30.0  # between two calls of squeue; less at first,
 _ENDED_POLL_SECONDS = 5.0  # and while a job seems to have ended
@@ -72,11 +74,13 @@ def no_more(active: int) -> tuple[Jobs, int]:
     return {}, 0
 
 
-def wait(jobs: Jobs, folder: Path, submit_more: Callable[[int], tuple[Jobs, int]] = no_more) -> list[RunFailedError]:
+def wait(
+    jobs: Jobs, folder: Path, submit_more: Callable[[int], tuple[Jobs, int]] = no_more, retries: int = 0
+) -> list[RunFailedError]:
     """Wait until every run is finished or its job has ended; return how the jobs of unfinished runs ended.
 
     `submit_more` takes the number of jobs that have not ended; it returns new jobs and how many runs still have none.
-    Prints a line whenever the numbers change.
+    A job whose script was killed is queued again up to `retries` times. Prints a line whenever the numbers change.
     """
     pending, failures, done = dict(jobs), list[RunFailedError](), 0
     ended: dict[str, float] = {}  # job -> since when SLURM has reported it as ended
@@ -91,6 +95,9 @@ def wait(jobs: Jobs, folder: Path, submit_more: Callable[[int], tuple[Jobs, int]
             elif state and state not in _ENDED:
                 ended.pop(job, None)
             elif now - ended.setdefault(job, now) >= ENDED_SECONDS:
+                if state in _FAILED and _queue_again(job, folder, retries):
+                    ended[job] = now
+                    continue
                 del pending[directory]
                 failures.append(_failure(directory, job, state, folder))
         new, without_job = submit_more(len(set(pending.values())))
@@ -105,11 +112,26 @@ def wait(jobs: Jobs, folder: Path, submit_more: Callable[[int], tuple[Jobs, int]
         time.sleep(min(longest, 2 + (now - started) / 20))
 
 
+def _queue_again(job: str, folder: Path, retries: int) -> bool:
+    """Queue a job again if its script was killed, so that it could not do so itself, and if a retry is left."""
+    mark, failures = folder / f"{job}{RUNNING}", folder / f"{job}{FAILURES}"
+    try:
+        node = mark.read_text().strip()
+    except OSError:
+        return False
+    mark.unlink()
+    with failures.open("a") as file:
+        file.write(f"job script killed on {node}\n")
+    if len(failures.read_text().splitlines()) > retries:
+        return False
+    return subprocess.run(["scontrol", "requeue", job], capture_output=True, timeout=60).returncode == 0
+
+
 def _failure(directory: Path, job: str, state: str, folder: Path) -> RunFailedError:
     if holder := lock_holder(directory):
         return RunFailedError(f"{directory}: is being trained by {named(holder)}, not by job {job}", BUSY)
     how = f"ended as {state}" if state else "no longer in the queue"
-    tries = folder / f"{job}_failures"  # written by the job, a line for each
+    tries = folder / f"{job}{FAILURES}"  # a line for each
     count = len(tries.read_text().splitlines()) if tries.exists() else 0
     how += f", failed {count} times" if count > 1 else ""
     text = f"{directory}: job {job} left the run unfinished ({how}); its logs are {folder / job}*"

@@ -27,27 +27,44 @@ _PYTHON = f'sh -c \'trap "" USR2 TERM; exec "$0" "$@"\' {shlex.quote(sys.executa
 # - srun without --unbuffered, which would give the run a terminal and its log a progress bar.
 # - The pickle is moved to the name by which submitit looks for it; a job that starts again finds it there.
 # - A failed job is queued again, except where that cannot help, or where SLURM is ending it: then it is not RUNNING.
+# - Before SLURM kills a job (preemption, requeue, time limit, scancel), its script gets SIGTERM and removes `$mark`.
+#   A script that finds it was not told in its last try: the node was lost, or the script was killed. That is a failure.
+# - srun is in the background, because bash puts off a trap until a command in the foreground has ended.
 _SCRIPT = """
 folder={folder}
 job={job}
+mark="$folder/${{job}}{running}"
 export SRUN_CPUS_PER_TASK="${{SLURM_CPUS_PER_TASK:-1}}" SUBMITIT_EXECUTOR=slurm
 if [ -e "$folder/{pickle}" ]; then mv "$folder/{pickle}" "$folder/${{job}}_submitted.pkl"; fi
 
+note_failure() {{  # false if no retry is left
+    rm -f "$mark"
+    echo "$1" >> "$folder/${{job}}{noted}"
+    failures=$(wc -l < "$folder/${{job}}{noted}")
+    [ "$failures" -le {retries} ] && echo "meanq: $1; retry $failures of {retries}" >&2
+}}
+if node=$(cat "$mark" 2> /dev/null); then
+    note_failure "node lost or job script killed on $node" || exit 1
+fi
+
 {setup}
 
-code=0
-srun --output {out} --error {err} {python} -u -m submitit.core._submit {folder} || code=$?
+trap 'rm -f "$mark"' TERM EXIT
+hostname > "$mark"
+srun --output {out} --error {err} {python} -u -m submitit.core._submit {folder} &
+while true; do
+    code=0
+    wait $! || code=$?
+    kill -0 $! 2> /dev/null || break
+done
 case $code in 0|{final}) exit $code ;; esac
 if [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then
-    echo "exit code $code on $(hostname)" >> "$folder/${{job}}_failures"
-    failures=$(wc -l < "$folder/${{job}}_failures")
-    if [ "$failures" -le {retries} ]; then
-        echo "meanq: exit code $code; this job is queued again, retry $failures of {retries}" >&2
-        scontrol requeue "$job" && sleep 60
-    fi
+    note_failure "exit code $code on $(hostname)" && scontrol requeue "$job" && sleep 60
 fi
 exit $code
 """
+RUNNING = "_running"  # suffix of the file that exists while the script of a job runs
+FAILURES = "_failures"  # suffix of the file that has a line for each failure of a job
 
 
 class RefusedError(RuntimeError):
@@ -144,6 +161,8 @@ def script(
         python=_PYTHON,
         final="|".join(map(str, (CANNOT_WORK, BUSY, OUT_OF_TIME))),
         retries=fields["retries"],
+        running=RUNNING,
+        noted=FAILURES,
     )
     return "\n".join(["#!/bin/bash", *lines, body])
 

@@ -1,5 +1,6 @@
 """Sweeps on a real SLURM: arrays, preemption, time limits, requeues, failures, kills; and leaving and coming back."""
 
+import contextlib
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from meanq.rundir.lock import lock_holder
@@ -459,22 +461,71 @@ def test_more_runs_than_may_be_submitted(small_arrays: Cluster, tmp_path: Path) 
     assert len(jobs(tmp_path)) == 4
 
 
+def start_one(cluster: Cluster, cwd: Path, *fields: str) -> tuple[subprocess.Popen[str], str, Path]:
+    """Start a sweep of one slow run; return the command, the job and the run's directory once it trains."""
+    playground(cwd, slow=True)
+    process = start(cluster, cwd, "-m", *SMALL, *fields, *RUN)
+    wait_for(lambda: len(jobs(cwd)) == 1 or process.poll() is not None, "submission")
+    ((job, directory),) = jobs(cwd).items()
+    wait_for(lambda: rows(directory) >= 2, "the first rows")
+    return process, job, directory
+
+
+def lose_node(cluster: Cluster, job: str, directory: Path) -> None:
+    """Lose the node of a job, and wait until the job is in the queue again."""
+    cluster.lose_node()
+    assert lock_holder(directory) is None and status(directory)["state"] == "running"
+    wait_for(lambda: cluster.states().get(job) == "PENDING", "the job in the queue again")
+
+
 def test_a_run_survives_the_loss_of_its_node(small_arrays: Cluster, undisturbed: Path, tmp_path: Path) -> None:
     """On the cluster that has no jobs of other tests at that time: they would lose their node, too."""
-    playground(tmp_path, slow=True)
-    process = start(small_arrays, tmp_path, "-m", *SMALL, *RUN)
-    wait_for(lambda: len(jobs(tmp_path)) == 1 or process.poll() is not None, "submission")
-    ((job, directory),) = jobs(tmp_path).items()
-    wait_for(lambda: rows(directory) >= 2, "the first rows")
-    small_arrays.lose_node()
-    assert lock_holder(directory) is None and status(directory)["state"] == "running"
-    wait_for(lambda: small_arrays.states().get(job) == "PENDING", "the job in the queue again")
+    process, job, directory = start_one(small_arrays, tmp_path, "hydra.launcher.retries=1")
+    lose_node(small_arrays, job, directory)
     (tmp_path / "slow").unlink()
     small_arrays.restore_node()
     code, _, err = finish(process)
     assert code == 0, err
     assert status(directory)["state"] == "finished" and restarts(small_arrays, job) == 1
     same_bytes(directory, undisturbed)
+
+
+def test_nodes_are_lost_as_often_as_retries_say_and_requeues_do_not_count(
+    small_arrays: Cluster, tmp_path: Path
+) -> None:
+    process, job, directory = start_one(small_arrays, tmp_path, "hydra.launcher.retries=0")
+    small_arrays.command("scontrol", "requeue", job)
+    wait_for(lambda: log(tmp_path).count("Starting with JobEnvironment") > 1, "the job's second start")
+    wait_for(lambda: lock_holder(directory) is not None, "the run's second start")
+    lose_node(small_arrays, job, directory)
+    small_arrays.restore_node()
+    code, _, err = finish(process)
+    assert code == 1 and f"job {job} left the run unfinished (ended as FAILED)" in err
+    noted = (tmp_path / f"runs/default/.submitit/{job}_failures").read_text()
+    assert re.fullmatch(r"node lost or job script killed on \S+\n", noted), noted
+
+
+def test_a_job_whose_script_is_killed_is_tried_again(small_arrays: Cluster, tmp_path: Path) -> None:
+    process, job, directory = start_one(small_arrays, tmp_path, "hydra.launcher.retries=1")
+    for attempt in (1, 2):
+        wait_for(lambda n=attempt: log(tmp_path).count("Starting with JobEnvironment") == n, f"start {attempt}")
+        wait_for(lambda: lock_holder(directory) is not None, f"the run's start {attempt}")
+        for script in scripts(job):
+            script.kill()
+        wait_for(lambda: lock_holder(directory) is None, "the end of the run")
+    code, out, err = finish(process)
+    assert code == 1 and f"job {job} left the run unfinished (ended as FAILED, failed 2 times)" in err
+    assert "1 failed" in out and restarts(small_arrays, job) == 1
+
+
+def scripts(job: str) -> list[psutil.Process]:
+    """Processes of the job's batch script."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if "slurm_script" in " ".join(process.cmdline()) and process.environ().get("SLURM_JOB_ID") == job:
+                found.append(process)
+    return found
 
 
 def test_leave_edit_the_configuration_and_come_back(slurm: Cluster, undisturbed: Path, tmp_path: Path) -> None:

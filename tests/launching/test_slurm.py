@@ -329,6 +329,28 @@ def test_waiting_ends_for_jobs_that_are_killed_gone_or_failed(
     assert "squeue does not answer" in told and told.strip().endswith("2 done, 4 failed")
 
 
+@pytest.mark.parametrize(("retries", "requeues"), [(0, 0), (2, 2)])
+def test_a_job_whose_script_was_killed_is_queued_again(
+    retries: int, requeues: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here it is killed in each of its tries."""
+    fake_clock(monkeypatch)
+    mark, asked = tmp_path / "7_running", list[list[str]]()
+
+    def run(command: list[str], **options: object) -> SimpleNamespace:
+        asked.append(command)
+        mark.write_text("here\n")
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(slurm_queue, "queue", lambda users: {"7": ("FAILED", "None")})
+    monkeypatch.setattr(slurm_queue.subprocess, "run", run)
+    mark.write_text("here\n")
+    (failure,) = slurm_queue.wait({tmp_path / "run": "7"}, tmp_path, retries=retries)
+    assert asked == [["scontrol", "requeue", "7"]] * requeues and not mark.exists()
+    assert (tmp_path / "7_failures").read_text() == "job script killed on here\n" * (requeues + 1)
+    assert ("failed 3 times" in str(failure)) == (requeues == 2)
+
+
 @pytest.mark.parametrize(("limit", "most", "at_once"), [(5, 8, 4), (3, 1001, 64), (12, 4, 2), (1, 1, 1), (99, 6, 3)])
 @pytest.mark.parametrize("places", [1, 2])
 def test_runs_beyond_a_submit_limit_follow(
@@ -354,7 +376,7 @@ def test_runs_beyond_a_submit_limit_follow(
         ready = [array for array, before in queued.values() if not {a for a, _ in queued.values()} & set(before)]
         return sum(min(ready.count(array), throttle[array]) for array in set(ready))
 
-    def wait(jobs: Mapping[Path, str], folder: Path, submit_more: Any) -> list[RunFailedError]:
+    def wait(jobs: Mapping[Path, str], folder: Path, submit_more: Any, retries: int) -> list[RunFailedError]:
         left = 1
         while queued or left:
             assert may_run() <= at_once
