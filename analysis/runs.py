@@ -286,7 +286,7 @@ def _unlike(found: RunSet) -> Iterator[str]:
 def _probed_states(run: Run) -> str:
     if run.probes is None:
         return ""
-    seed = (run.config.get("probe") or {}).get("seed")
+    seed = run.config.get("probe", {}).get("seed")
     return f"{run.probes.q.shape[1]} states of probe.seed={seed}, {run.probes.q.shape[3]} actions"
 
 
@@ -297,15 +297,10 @@ def _read_diagnostics(directory: Path) -> pd.DataFrame:
 
 
 def _read_probes(directory: Path, config: Mapping[str, Any]) -> reader.Probes | None:
-    """Read the probes in double precision, and check them against the configuration."""
-    probes = reader.read_probes(directory)
+    """Read the probes in double precision."""
+    probes = reader.read_probes(directory, config)
     if probes is None:
         return None
-    _, states, members, _ = probes.q.shape
-    expected = (config.get("probe") or {}).get("states") or states, config["algo"]["ensemble_size"]  # 0 states: all
-    if (states, members) != expected:
-        reason = f"has {states} states and {members} members where {layout.CONFIG} says {expected[0]}, {expected[1]}"
-        raise reader.DamagedFileError(directory / layout.PROBES, reason)
     true_q = None if probes.true_q is None else probes.true_q.astype(np.float64)
     return replace(probes, step=probes.step.astype(np.int64), q=probes.q.astype(np.float64), true_q=true_q)
 

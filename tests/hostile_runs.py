@@ -16,9 +16,9 @@ FILES = ("config.yaml", "status.json", "meta.json", "evaluations.csv", "training
 ESCAPE = "\x1b]0;owned\x07\x1b[31mred"
 
 
-def _archive(**members: bytes) -> bytes:
+def _archive(compression: int = zipfile.ZIP_DEFLATED, /, **members: bytes) -> bytes:
     data = io.BytesIO()
-    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(data, "w", compression) as archive:
         for name, content in members.items():
             archive.writestr(f"{name}.npy", content)
     return data.getvalue()
@@ -46,6 +46,7 @@ CONTENTS: dict[str, bytes] = {
     "braces": b"{" * 200_000,
     "nested_json": b'{"state": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
     "items": b"- " * 100_000,
+    "carriage_returns": b"a:\r" + b"- " * 100_000,
     "indented": b"".join(b" " * depth + b"a:\n" for depth in range(1_000)),
     "aliases": b"a: &a [x, x, x, x, x, x, x, x, x]\n"
     + b"".join(
@@ -53,6 +54,9 @@ CONTENTS: dict[str, bytes] = {
     ),
     "merges": b"a: &a {x: 1}\n"
     + b"".join(b"%c: &%c {<<: [*%c, *%c, *%c, *%c]}\n" % (98 + i, 98 + i, *[97 + i] * 4) for i in range(20)),
+    "merge_tags": b"a: &a {x: 1}\nb: {!!merge x: [*a, *a], !!merge y: [*a, *a]}\n",
+    "sexagesimal": b"seed: " + b"1:" * 500_000 + b"1\n",
+    "values": b"[" + b"1," * 400_000 + b"1]",
     "tags": b"!!python/object/apply:os.system ['touch owned']\n",
     "digits": b'{"step": ' + b"9" * 4_000 + b"}",
     "more_digits": b"step,episode,return\n" + b"9" * 10_000 + b",0,1\n",
@@ -68,6 +72,7 @@ CONTENTS: dict[str, bytes] = {
     "control_names": f'"{ESCAPE}": 1\n'.encode(),
     "quotes": b'step,return\n"1,2\n' * 1_000,
     "columns": b"a," * 50_000 + b"\n1\n",
+    "steps": b"step,episode,return,seconds,steps_per_second\n" + b"9" * 4_000 + b",0,1,1,1\n",
     "ragged": b"step,episode,return\n1\n1,2,3,4,5,6,7,8,9\n",
     "huge_numbers": b"step,episode,return,seconds,steps_per_second\n1e400,1e400,1e400,1e400,1e400\n",
     "archive": _archive(step=b"", q=b""),
@@ -76,6 +81,26 @@ CONTENTS: dict[str, bytes] = {
     "pickle": _array(step=np.array([1]), q=np.array([{"a": 1}], dtype=object)),
     "shapes": _array(step=np.arange(3), q=np.zeros((2, 4, 1, 2))),
     "not_finite": _array(step=np.array([10_000]), q=np.full((1, 4, 1, 2), np.inf), true_q=np.full((4, 2), np.nan)),
+}
+
+# Almost as large as a file of this kind may be, and bad all the same.
+LARGE: dict[str, dict[str, Callable[[], bytes]]] = {
+    ".csv": {
+        "rows": lambda: b"step,episode,return,seconds,steps_per_second\n" + b"12\n" * 1_000_000,
+        "same_step": lambda: b"step,episode,return,seconds,steps_per_second\n" + b"1,1,1,1,1\n" * 250_000,
+        "cells": lambda: b",".join(b"c%d" % i for i in range(999)) + b"\n" + (b"1," * 998 + b"1\n") * 2_000,
+        "text": lambda: b"step,episode,return,seconds,steps_per_second\n" + b"1,1,x,x,x\n" * 250_000,
+        "one_line": lambda: b"step,return,seconds,steps_per_second\n1,1,1," + b"9" * 5_000_000,
+    },
+    ".npz": {
+        "members": lambda: _archive(**{str(i): b"" for i in range(50_000)}),
+        "bzip2": lambda: _archive(zipfile.ZIP_BZIP2, step=b"\0", q=b"\0" * 130_000_000),
+        "half": lambda: _array(step=np.arange(60), q=np.zeros((60, 1_000_000, 1, 1), np.float16)),
+        "unlike": lambda: _array(step=np.arange(30), q=np.zeros((30, 1_000_000, 1, 1), np.float32)),
+        "descending": lambda: _array(step=-np.arange(15_000_000), q=np.zeros((15_000_000, 1, 1, 1), np.int8)),
+    },
+    ".json": {"text": lambda: b'{"state": "' + b"x" * 1_000_000 + b'"}'},
+    ".yaml": {"text": lambda: b"label: " + b"x" * 1_000_000, "lines": lambda: b"a: 1\n" * 200_000},
 }
 
 
@@ -109,7 +134,8 @@ def write_hostile_runs(root: Path) -> list[Path]:
     """Write one run for every file and everything that can be wrong with it."""
     made = []
     for file in FILES:
-        for name in (*CONTENTS, *KINDS):
+        large = LARGE[Path(file).suffix]
+        for name in (*CONTENTS, *KINDS, *(f"large_{name}" for name in large)):
             returns = {10_000: [1, 2], 20_000: [3, 4]}
             directory = write_run(root, label=f"{file}_{name}", returns=returns, q={10_000: np.zeros((4, 1, 2))})
             path = directory / file
@@ -117,6 +143,6 @@ def write_hostile_runs(root: Path) -> list[Path]:
             if name in KINDS:
                 KINDS[name](path)
             else:
-                path.write_bytes(CONTENTS[name])
+                path.write_bytes(CONTENTS[name] if name in CONTENTS else large[name.removeprefix("large_")]())
             made.append(directory)
     return made

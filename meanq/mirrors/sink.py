@@ -62,6 +62,8 @@ def read_points(directory: Path) -> list[Point]:
     points: dict[int, Point] = {}
 
     def at(step: int) -> Point:
+        if not 0 <= step < 2**63:
+            raise ValueError("has a step that is none")
         return points.setdefault(int(step), Point(int(step)))
 
     try:
@@ -76,16 +78,23 @@ def read_points(directory: Path) -> list[Point]:
                 at(int(row["step"])).scalars.update({f"{prefix}/{name}": float(cells[name]) for name in cells})
         for step, q in zip(run.probe_step, () if run.q is None else run.q, strict=True):
             at(step).histograms["probe/q"] = q.ravel()
-    except (KeyError, ValueError, TypeError, AttributeError) as error:  # cells that are missing or no numbers
+    except (
+        ArithmeticError,
+        KeyError,
+        ValueError,
+        TypeError,
+        AttributeError,
+    ) as error:  # cells that are missing or no numbers
         raise reader.DamagedFileError(directory, error) from None
     return [points[step] for step in sorted(points)]
 
 
 def _read_data(directory: Path) -> RunData:
-    scores = normalising_scores(reader.read_config(directory))
+    config = reader.read_config(directory)
+    scores = normalising_scores(config)
     rows = reader.read_table(directory / layout.EVALUATIONS)
     names = set(rows[0]) - {"step", "episode"} if rows else ()
     columns = {name: np.array([float(row[name]) for row in rows]) for name in names}
-    step, probes = np.array([int(row["step"]) for row in rows], int), reader.read_probes(directory)
+    step, probes = np.array([int(row["step"]) for row in rows], int), reader.read_probes(directory, config)
     data = RunData(scores, step, columns)
     return data if probes is None else data.with_probes(replace(probes, q=probes.q.astype(np.float64)))

@@ -23,8 +23,7 @@ def read_frame(path: Path, columns: Sequence[str] = (), also: re.Pattern[str] | 
     key = KEYS[path.name]
     columns = list(dict.fromkeys([*key, *columns]))
     try:
-        with reader.open_file(path) as file:
-            data = file.read()
+        with reader.open_table(path) as data:
             if (sorted_table := _plain_table(data, key, columns, also)) is not None:
                 return sorted_table
             table = pd.read_csv(io.BytesIO(data))
@@ -51,7 +50,7 @@ def _plain_table(
     for _ in range(2):  # neighbouring empty cells share a comma
         body = body.replace(b",,", b",nan,")
     body = body.replace(b",\n", b",nan\n")
-    if not body.strip() or not {*key, *columns} <= set(names) or len(set(names)) < len(names) or b'"' in data:
+    if not body.strip() or not {*key, *columns} <= set(names) or len(set(names)) < len(names):
         return None
     try:
         cells = np.loadtxt(io.BytesIO(body), delimiter=",", comments=None, ndmin=2)

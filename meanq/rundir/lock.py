@@ -1,6 +1,5 @@
 """The lock of a run directory: at most one process trains there."""
 
-import contextlib
 import errno
 import fcntl
 import json
@@ -14,7 +13,7 @@ from typing import Any, ClassVar
 
 from meanq.config.errors import ConfigError
 from meanq.rundir.layout import LOCK
-from meanq.rundir.reader import open_file
+from meanq.rundir.reader import open_file, read_json_if_valid
 
 
 class BusyError(RuntimeError):
@@ -89,14 +88,11 @@ def lock_holder(directory: Path) -> dict[str, Any] | None:
             else:  # type, whence, start, length, process, as Linux has it on 64 bits
                 query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
                 kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, query))
-            content = file.read()
     except OSError:
         return None
     if kind == fcntl.F_UNLCK:
         return None
-    holder: dict[str, Any] = {"host": "?", "pid": "?"}
-    with contextlib.suppress(ValueError, TypeError):  # acquired just now, and not written yet
-        holder |= json.loads(content)
+    holder = {"host": "?", "pid": "?", **read_json_if_valid(path)}  # one that was acquired just now is still empty
     # The system knows the process, unless it runs on another host or in another container: then it reports 0, -1 or a
     # number that means nothing here. The file may still name an earlier holder that was killed.
     if pid > 0 and holder["host"] in ("?", socket.gethostname()):

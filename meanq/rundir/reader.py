@@ -16,7 +16,7 @@ import re
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -27,22 +27,41 @@ import numpy as np
 import yaml
 
 from meanq.config.errors import printable as printable
-from meanq.rundir.layout import CONFIG, PROBES, SEED_DIR, STATUS
+from meanq.rundir.layout import CONFIG, LOCK, META, PROBES, SEED_DIR, STATUS
 
-_MAX_BYTES = {".csv": 2**25, ".npz": 2**28}
+# What a run's files never exceed, so that the largest that is read takes less than a second and 500 MB.
+_MAX_BYTES = {".csv": 2**25, ".npz": 2**27}
 _MAX_TEXT_BYTES = 2**20  # of all other files
-_MAX_COLUMNS, _MAX_HEADER_BYTES = 1_000, 2**16  # of tables
-_MAX_UNPACKED_BYTES = 2**28  # of the arrays in an archive
-_MAX_VALUES, _MAX_DEPTH = 10_000, 30  # of JSON and YAML; a configuration has 300 values
-# YAML that takes the parser too deep (a segmentation fault in C) or too long: nested block items, deep indentation, and
-# merge keys, which multiply what an alias names. Nested brackets are counted.
-_YAML_BOMB = re.compile(r"^[ ]*(?:[-?][ ]+){20}|^[ ]{200}|<<", re.MULTILINE)
-_MAX_BRACKETS = 1_000
+_MAX_ROWS, _MAX_COLUMNS, _MAX_CELLS = 2**18, 1_000, 2**21  # of tables; 50 million interactions are 50,000 rows
+_MAX_LINE_BYTES = 2**16
+_MAX_UNPACKED_BYTES, _MAX_MEMBERS = 2**27, 100  # of an archive of arrays
+_MAX_VALUES, _MAX_DEPTH, _MAX_TEXT = 10_000, 30, 10_000  # of JSON and YAML; a configuration has 300 values
+# Types of the values in JSON files and, of lists and objects, of their items. All may be absent or null.
+_Kind = tuple[tuple[type, ...], tuple[type, ...]]
+_TEXT: _Kind = ((str,), ())
+_WHOLE: _Kind = ((int,), ())
+_JSON_TYPES: dict[str, dict[str, _Kind]] = {
+    STATUS: {
+        **dict.fromkeys(("state", "reason", "traceback"), _TEXT),
+        **dict.fromkeys(("step", "total_steps", "checkpoint"), _WHOLE),
+    },
+    META: {
+        **dict.fromkeys(("python", "host", "platform", "cpu", "commit", "device", "copied_from"), _TEXT),
+        **dict.fromkeys(("cores", "threads"), _WHOLE),
+        "seconds": ((int, float), ()),
+        "versions": ((dict,), (str, NoneType)),
+        "sources": ((dict,), (str,)),
+        "overrides": ((list,), (str,)),
+        "earlier": ((list,), (dict,)),
+        "resumed": ((list,), (int,)),
+    },
+    LOCK: {"host": _TEXT, "pid": _WHOLE},
+}
 _SEED_LINE = re.compile(r"^seed: (0|[1-9][0-9]{0,17})$", re.MULTILINE)
 # What parsers raise for a file that is not what its name promises.
 _DAMAGE = (
-    *(EOFError, MemoryError, KeyError, ValueError, TypeError, AttributeError, NotImplementedError, RecursionError),
-    *(csv.Error, zipfile.BadZipFile, zlib.error, yaml.YAMLError),
+    *(ArithmeticError, AttributeError, EOFError, KeyError, MemoryError, NotImplementedError, RecursionError, TypeError),
+    *(ValueError, csv.Error, zipfile.BadZipFile, zlib.error, yaml.YAMLError),
 )
 _YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same language, ten times as fast
 
@@ -84,10 +103,6 @@ def open_file(path: Path, most: int | None = None) -> Iterator[BinaryIO]:
             most = most or _MAX_BYTES.get(path.suffix, _MAX_TEXT_BYTES)
             if about.st_size > most:
                 raise DamagedFileError(path, f"has {about.st_size:,} bytes, more than {most:,}")
-            if path.suffix == ".csv":
-                if file.readline(_MAX_HEADER_BYTES).count(b",") >= _MAX_COLUMNS:
-                    raise DamagedFileError(path, f"has more than {_MAX_COLUMNS:,} columns")
-                file.seek(0)
             yield file
     except (FileNotFoundError, UnreadableFileError):
         raise
@@ -97,17 +112,38 @@ def open_file(path: Path, most: int | None = None) -> Iterator[BinaryIO]:
         raise DamagedFileError(path, error) from None
 
 
+@contextlib.contextmanager
+def open_table(path: Path) -> Iterator[bytes]:
+    """Read a CSV file as `open_file` does: one row per line, cells without quotes, and a bounded number of both."""
+    with open_file(path) as file:
+        data = file.read()
+        rows = data.count(b"\n") + data.count(b"\r")
+        sizes = {"rows": (rows, _MAX_ROWS), "cells": (rows + data.count(b","), _MAX_CELLS)}
+        sizes["columns"] = data.partition(b"\n")[0].count(b",") + 1, _MAX_COLUMNS
+        for name, (size, most) in sizes.items():
+            if size > most:
+                raise DamagedFileError(path, f"has {size:,} {name}, more than {most:,}")
+        if b'"' in data:
+            raise DamagedFileError(path, "has quotes, which no table of a run has")
+        yield data
+
+
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object."""
+    """Read a JSON object, and check the types of the values that readers rely on."""
     with open_file(path) as file:
         content = json.load(file)
+        if not isinstance(content, dict):
+            raise DamagedFileError(path, "is not a JSON object")
+        for name, kind in _JSON_TYPES.get(path.name, {}).items():
+            found = content.get(name)
+            items = found if isinstance(found, list) else found.values() if isinstance(found, dict) else ()
+            if found is not None and (type(found) not in kind[0] or not all(type(item) in kind[1] for item in items)):
+                raise DamagedFileError(path, f"{name} is {found!r:.40}")
         _check_size(content)
-    if not isinstance(content, dict):
-        raise DamagedFileError(path, "is not a JSON object")
     return content
 
 
-def _check_size(content: Any, finite: bool = False) -> None:
+def _check_size(content: Any) -> None:
     """Raise ValueError for content that is too large, too deep or no plain data; counts what aliases name each time."""
     count, level = 0, [content]
     for _ in range(_MAX_DEPTH):
@@ -121,7 +157,7 @@ def _check_size(content: Any, finite: bool = False) -> None:
                 raise ValueError(f"has a value of type {type(value).__name__}")
             elif isinstance(value, int) and abs(value) >= 2**63:
                 raise ValueError("has a number of more than 64 bits")
-            elif finite and isinstance(value, float) and not math.isfinite(value):
+            elif isinstance(value, float) and not math.isfinite(value):
                 raise ValueError("has a number that is not finite")
             if len(below) > _MAX_VALUES:
                 break
@@ -157,11 +193,26 @@ def read_status(directory: Path) -> dict[str, Any]:
 @lru_cache(maxsize=64)
 def _parse_config(text: str) -> Any:
     """Parse YAML without doing what it may ask of a parser. Equal texts give the same object: do not change it."""
-    if _YAML_BOMB.search(text) or text.count("[") + text.count("{") > _MAX_BRACKETS:
-        raise ValueError("is nested too deeply, or has merge keys")
+    _check_events(text)
     config = yaml.load(text, Loader=_YAML_LOADER)
-    _check_size(config, finite=True)
+    _check_size(config)
     return config
+
+
+def _check_events(text: str) -> None:
+    """Raise ValueError for YAML that a parser should not build: too deep (a segmentation fault in C), too large, or
+    with tags or aliases. Looks at one event of the parser after the other, so that nothing is built before."""
+    depth = 0
+    for count, event in enumerate(yaml.parse(text, Loader=_YAML_LOADER)):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"is nested more than {_MAX_DEPTH} levels deep")
+        if count > 2 * _MAX_VALUES:
+            raise ValueError(f"has more than {_MAX_VALUES:,} values")
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None):
+            raise ValueError("has aliases or tags, which no configuration of a run has")
+        if isinstance(event, yaml.ScalarEvent) and len(event.value) > _MAX_TEXT:  # some numbers take quadratic time
+            raise ValueError(f"has a value of more than {_MAX_TEXT:,} characters")
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -179,9 +230,10 @@ def read_config(directory: Path) -> dict[str, Any]:
         names = [config["study"], config["label"], config["env"]["name"], config["algo"]["name"]]
         numbers = [config["seed"], config["total_steps"], config["algo"]["ensemble_size"]]
         scores = [config["env"].get(name) for name in ("random_score", "random_score_500k", "reference_score")]
-        kinds = [(names, (str,)), (numbers, (int,)), (scores, (int, float, NoneType))]
+        states = config.get("probe", {}).get("states", 0)
+        kinds = [(names, (str,)), ([*numbers, states], (int,)), (scores, (int, float, NoneType))]
         valid = all(type(value) in allowed for values, allowed in kinds for value in values)
-        valid = valid and all(map(str.isprintable, names))
+        valid = valid and all(map(str.isprintable, names)) and min(numbers) >= 0
     except (KeyError, TypeError, IndexError, AttributeError):
         valid = False
     if not valid:
@@ -192,8 +244,9 @@ def read_config(directory: Path) -> dict[str, Any]:
 def read_table(path: Path) -> list[dict[str, str]]:
     """Read the rows of a CSV file; none where the file is missing, as in a new run."""
     try:
-        with open_file(path) as file:
-            return list(csv.DictReader(io.TextIOWrapper(file, "utf-8", newline="")))
+        with open_table(path) as data:
+            names, *rows = csv.reader(io.StringIO(data.decode(), newline="")) if data else [[]]
+            return [dict(zip(names, row, strict=True)) for row in rows if row]
     except FileNotFoundError:
         return []
 
@@ -213,29 +266,47 @@ class Probes:
         return found[0] if len(found) and np.isfinite(found).all() else None
 
 
-def read_probes(directory: Path) -> Probes | None:
-    """Read probes.npz; None where the file is missing, as in a new run."""
+def read_probes(directory: Path, config: Mapping[str, Any] | None = None) -> Probes | None:
+    """Read probes.npz, of as many states and members as the configuration says; None where the file is missing."""
     path = directory / PROBES
     try:
         with open_file(path) as file:
-            unpacked = sum(member.file_size for member in zipfile.ZipFile(file).infolist())
-            if unpacked > _MAX_UNPACKED_BYTES:
-                raise ValueError(f"unpacks to {unpacked:,} bytes, more than {_MAX_UNPACKED_BYTES:,}")
-            file.seek(0)
+            _check_archive(file)
             arrays = np.load(file, allow_pickle=False)
             step, q = arrays["step"], arrays["q"]
             true_q, policy_value = arrays.get("true_q"), arrays.get("policy_value")
-            if q.ndim != 4 or 0 in q.shape[1:] or step.shape != (len(q),) or not (np.diff(step) > 0).all():
+            if q.ndim != 4 or 0 in q.shape or step.shape != (len(q),) or not (np.diff(step) > 0).all():
                 raise ValueError(f"has q of shape {q.shape} for steps of shape {step.shape}: these are no probes")
             if true_q is not None and (true_q.shape != (q.shape[1], q.shape[3]) or not np.isfinite(true_q).all()):
                 raise ValueError(f"has true_q of shape {true_q.shape} for q of shape {q.shape}")
             if policy_value is not None and (policy_value.shape != q.shape[:2] or not np.isfinite(policy_value).all()):
                 raise ValueError(f"has policy_value of shape {policy_value.shape} for q of shape {q.shape}")
-            if q.dtype.kind != "f":
-                raise ValueError(f"has q of type {q.dtype}, not floating point")
+            if q.dtype not in (np.float32, np.float64):
+                raise ValueError(f"has q of type {q.dtype}, not float32 or float64")
+            if config is not None:
+                found = q.shape[1:3]
+                wanted = config.get("probe", {}).get("states") or found[0], config["algo"]["ensemble_size"]  # 0: all
+                if found != wanted:
+                    raise ValueError(f"has (states, members) of {found} where {CONFIG} says {wanted}")
     except FileNotFoundError:
         return None
     return Probes(step, q, true_q, policy_value)
+
+
+def _check_archive(file: BinaryIO) -> None:
+    """Raise ValueError for an archive that unpacks to too much, has too many files or is compressed in a slow way."""
+    starts = 0  # of entries in its table of contents
+    while chunk := file.read(2**20):
+        starts += chunk.count(b"PK\1\2")
+    if starts > _MAX_MEMBERS:
+        raise ValueError(f"has more than {_MAX_MEMBERS:,} files")
+    members = zipfile.ZipFile(file).infolist()
+    unpacked = sum(member.file_size for member in members)
+    if unpacked > _MAX_UNPACKED_BYTES:
+        raise ValueError(f"unpacks to {unpacked:,} bytes, more than {_MAX_UNPACKED_BYTES:,}")
+    if not {member.compress_type for member in members} <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+        raise ValueError("is compressed otherwise than numpy does it")
+    file.seek(0)
 
 
 def find_runs(roots: Iterable[Path], problems: list[tuple[str, str]]) -> Iterator[Path]:
@@ -261,11 +332,19 @@ def find_runs(roots: Iterable[Path], problems: list[tuple[str, str]]) -> Iterato
 
 def read_last_rows(path: Path, column: str) -> Iterator[tuple[int, float]]:
     """Yield (step, column) of each row of a table, the last row first; parses no more rows than are asked for."""
-    with open_file(path) as file:
-        header, *lines = file.read().decode().splitlines() or [""]
-        names = header.split(",")
+    with open_table(path) as data:
+        header, _, rows = data.partition(b"\n")
+        names = header.decode().rstrip("\r").split(",")
         if not {"step", column} <= set(names):
             raise DamagedFileError(path, f"has no column {column}" if header else "is empty")
-        for line in reversed(lines):
-            cells = dict(zip(names, line.split(","), strict=True))
-            yield int(cells["step"]), float(cells[column])
+        end = len(rows.rstrip())
+        while end > 0:
+            start = rows.rfind(b"\n", 0, end) + 1
+            if end - start > _MAX_LINE_BYTES:
+                raise DamagedFileError(path, f"has a line of more than {_MAX_LINE_BYTES:,} bytes")
+            cells = dict(zip(names, rows[start:end].decode().split(","), strict=True))
+            step = int(cells["step"])
+            if not 0 <= step < 2**63:
+                raise DamagedFileError(path, f"has the step {step:.3e}" if step < 10**300 else "has an endless step")
+            yield step, float(cells[column])
+            end = start - 1

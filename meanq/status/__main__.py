@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.watch:
         watch(options.root, console, options.all)
     elif options.json:
-        console.print_json(data=[asdict(run) for run in overview.runs], indent=1, default=str)
+        console.print_json(data=[asdict(run) for run in overview.runs], indent=1, default=str, ensure_ascii=True)
     elif options.failed:
         failed = [run for run in overview.runs if run.state == "failed"]
         console.print(*(part for run in failed for part in details(run)), sep="\n")

@@ -152,7 +152,7 @@ def write_text(directory: Path, name: str, text: str) -> None:
     [
         ("config.yaml", "seed: [", "while parsing"),
         ("config.yaml", "just words", "is not the configuration of a run"),
-        ("config.yaml", "!!python/object/apply:os.system ['touch executed']", "could not determine a constructor"),
+        ("config.yaml", "!!python/object/apply:os.system ['touch executed']", "has aliases or tags"),
         ("evaluations.csv", "step,episode\n10,0\n", "has no column return"),
         ("evaluations.csv", "", "No columns"),
         ("probes.npz", "not an archive", "not a zip file"),
