@@ -183,8 +183,8 @@ def gpus_of(configs: Sequence[Config]) -> list[str]:
 
     if not torch.cuda.is_available():
         return []
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return named.split(",") if named else [str(i) for i in range(torch.cuda.device_count())]
+    named, count = os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count()
+    return named.split(",")[:count] if named else [str(i) for i in range(count)]  # CUDA skips all after a wrong name
 
 
 def describe(code: int) -> str:

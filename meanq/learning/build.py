@@ -10,7 +10,7 @@ from meanq.learning.agent import Agent
 from meanq.learning.exploration import Explorer
 from meanq.learning.networks import OwnNetwork, Params, QNetwork
 from meanq.learning.values import make_value_form
-from meanq.replay.buffer import BernoulliMask, Replay, replay_bytes
+from meanq.replay.buffer import BernoulliMask, Replay, frames_bytes, replay_bytes
 from meanq.rng import integer_seed, stream
 
 if TYPE_CHECKING:
@@ -111,6 +111,11 @@ def replay_size(config: Config, env: "Environment") -> int:
     masks = config.algo.ensemble_size if config.algo.mask_probability < 1 else 0
     trees = _priority_trees(config.algo)
     return replay_bytes(replay_capacity(config), env.frame_shape, env.frame_dtype, config.env.stack, trees, masks)
+
+
+def frames_size(config: Config, env: "Environment") -> int:
+    """Bytes of the replay's frames."""
+    return frames_bytes(replay_capacity(config), env.frame_shape, env.frame_dtype, config.env.stack)
 
 
 def check_augmentation(algo: AlgoConfig, shape: tuple[int, ...]) -> None:

@@ -221,7 +221,11 @@ def compiled_values(next_values: Evaluate, device: torch.device) -> Evaluate:
 def _fused(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
     if device.type != "cuda":
         return torch.compile(function, fullgraph=True, dynamic=False)
-    graph = torch.compile(function, fullgraph=True, dynamic=False, options={"triton.cudagraphs": True})
+    options: dict[str, Any] = {"triton.cudagraphs": True}
+    if "deterministic" in torch._inductor.list_options():  # since torch 2.10
+        # Otherwise the fastest of several kernels is chosen by measuring, and each rounds sums in its own way.
+        options["deterministic"] = True
+    graph = torch.compile(function, fullgraph=True, dynamic=False, options=options)
 
     def replay(*inputs: object) -> Any:
         torch.compiler.cudagraph_mark_step_begin()

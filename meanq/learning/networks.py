@@ -376,7 +376,7 @@ class StackedModule:
         modules = []
         for generator in generators:
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(generator.initial_seed())
+                torch.default_generator.manual_seed(generator.initial_seed())  # and not those of GPUs
                 modules.append(self._make())
         stacked, _ = torch.func.stack_module_state(modules)
         return {name: p.detach() for name, p in stacked.items()}

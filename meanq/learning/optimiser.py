@@ -65,14 +65,12 @@ class TorchOptimiser:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._optimiser.state.clear()
         group = self._optimiser.param_groups[0]
-        # Torch keeps step counts on the CPU, except where its kernels read them.
-        counts_with_weights = bool(group.get("fused") or group.get("capturable"))
+        # As torch's own `load_state_dict`: step counts stay on the CPU, except where kernels of the GPU read them.
+        on_cpu = set() if group.get("fused") or group.get("capturable") else {"step"}
         for name, saved in state.items():
             p = self._params[name]
             self._optimiser.state[p] = {
-                key: v.to(p.device if v.dim() or counts_with_weights else "cpu", copy=True)
-                if isinstance(v, torch.Tensor)
-                else v
+                key: v.to("cpu" if key in on_cpu else p.device, copy=True) if isinstance(v, torch.Tensor) else v
                 for key, v in saved.items()
             }
 

@@ -270,6 +270,10 @@ def replay_bytes(
 ) -> int:
     """Memory in bytes of a full replay, with masks for `masks` members."""
     slots = ring_slots(capacity, stack)
-    frame = int(np.prod(frame_shape)) * np.dtype(frame_dtype).itemsize
     per_slot = 8 + 4 + 4 + 8 + 4 * stack + 1 + masks  # action, return, discount, next, stacks, active, masks
-    return (slots + 1) * frame + slots * per_slot + tree_bytes(trees, slots)
+    return frames_bytes(capacity, frame_shape, frame_dtype, stack) + slots * per_slot + tree_bytes(trees, slots)
+
+
+def frames_bytes(capacity: int, frame_shape: tuple[int, ...], frame_dtype: np.dtype, stack: int) -> int:
+    """Memory in bytes of the frames of a full replay, and of the blank one."""
+    return (ring_slots(capacity, stack) + 1) * int(np.prod(frame_shape)) * np.dtype(frame_dtype).itemsize

@@ -38,7 +38,8 @@ class FrameRing:
             self._host[slots] = frames
         else:
             where = slots if isinstance(slots, int) else to_device(slots, self._device)
-            self._frames[where] = to_device(np.ascontiguousarray(frames), self._device)
+            own = np.require(frames, requirements=("C", "W"))  # torch warns of arrays that are read-only
+            self._frames[where] = to_device(own, self._device)
 
     def gather(self, slots: np.ndarray) -> torch.Tensor:
         """Return frames [n, size] as a tensor on the learner's device."""

@@ -70,8 +70,10 @@ class Loop:
             batch = self.replay.sample(minibatches, algo.batch_size, importance)
         with self.clock.time("learn"):
             learned = self.agent.learn(batch, len(self.replay))
+            errors = (
+                learned.errors.cpu().numpy().astype(np.float64)
+            )  # waits for a GPU, so that its time is counted here
         with self.clock.time("sample"):
-            errors = learned.errors.cpu().numpy().astype(np.float64)
             if not np.isfinite(errors).all():
                 raise self._diverged("the loss is not a finite number")
             self.replay.update_priorities(batch.indices, errors)

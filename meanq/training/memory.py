@@ -18,7 +18,7 @@ from meanq.config.schema import Config
 from meanq.envs import Environment
 from meanq.learning import build
 from meanq.learning.networks import parameter_count
-from meanq.training.machine import MEMORY_SHARE, available_memory, human_bytes
+from meanq.training.machine import MEMORY_SHARE, available_memory, gpu_memory, human_bytes
 
 _EVALUATION_PARTS = 2  # the first of all
 _FLOAT_BYTES = 4
@@ -54,7 +54,7 @@ def check_memory(config: Config, env: Environment, device: torch.device, trainin
     """Raise ConfigError where the run, or its evaluation alone, would not fit: now, not at step 300,000."""
     parts = list(islice(_parts(config, env, device.type == "cuda"), None if training else _EVALUATION_PARTS))
     for on_gpu in sorted({part.on_gpu for part in parts}):
-        available = torch.cuda.mem_get_info(device)[0] if on_gpu else available_memory()
+        available = gpu_memory(device) if on_gpu else available_memory()
         _check_fits(config, [part for part in parts if part.on_gpu == on_gpu], available)
 
 
@@ -64,10 +64,12 @@ def _parts(config: Config, env: Environment, gpu: bool) -> Iterator[Part]:
     each = state + _ENV_BYTES.get(config.env.kind, _OTHER_ENV_BYTES)
     yield Part("the probe states need", config.probe.states * state, ("probe.states", "env.stack"), False)
     yield Part("evaluation needs", config.evaluation.episodes * each, ("evaluation.episodes",), False)
-    form = {"categorical": "algo.atoms", "quantile": "algo.quantiles"}.get(algo.value)
+    form = {"categorical": "algo.atoms", "hl_gauss": "algo.atoms", "quantile": "algo.quantiles"}.get(algo.value)
     outputs = env.num_actions * (attrgetter(form)(config) if form else 1) * _FLOAT_BYTES
     fields = ("algo.ensemble_size", "algo.batch_size", *([form] if form else []))
-    yield Part("minibatches need", algo.ensemble_size * algo.batch_size * 2 * (state + outputs), fields, gpu)
+    minibatches = algo.ensemble_size if algo.minibatch == "independent" else 1
+    batches = 2 * algo.batch_size * (minibatches * state + algo.ensemble_size * outputs)
+    yield Part("minibatches need", batches, fields, gpu)
     weights = 0  # of one member
     if outputs < _MAX_OUTPUT_BYTES:  # else it cannot be made, and minibatches are reason enough
         with torch.device("meta"):
@@ -76,10 +78,12 @@ def _parts(config: Config, env: Environment, gpu: bool) -> Iterator[Part]:
     copies = 4 + (algo.target_snapshots if algo.target_network is not None else 0)
     fields = (*fields, "algo.target_snapshots", "algo.parallel_networks", "network.hidden")
     yield Part("the weights need", algo.ensemble_size * weights * copies * _FLOAT_BYTES, fields, gpu)
-    on_gpu = gpu and config.replay_on_device
-    yield Part(
-        "the replay needs", build.replay_size(config, env), ("algo.replay_capacity", "algo.ensemble_size"), on_gpu
-    )
+    replay = build.replay_size(config, env)
+    if gpu and config.replay_on_device:  # its other tables are not there
+        frames = build.frames_size(config, env)
+        replay -= frames
+        yield Part("the replay's frames need", frames, ("algo.replay_capacity",), True)
+    yield Part("the replay needs", replay, ("algo.replay_capacity", "algo.ensemble_size"), False)
 
 
 def _check_fits(config: Config, parts: list[Part], available: int) -> None:

@@ -55,6 +55,10 @@ class Session:
         network = build.make_network(config, env, self.device)
         self._pixels_read = network.seen  # strides can leave out the edge of an image, e.g. Assault's gauge
         self.replay_bytes = build.replay_size(config, env)
+        needed, free, where = self.replay_bytes, machine.available_memory(), ""
+        if self.device.type == "cuda" and config.replay_on_device:
+            needed, free, where = build.frames_size(config, env), machine.gpu_memory(self.device), " on the GPU"
+        self._replay_memory = f"{machine.human_bytes(needed)} of {machine.human_bytes(free)} free{where}"
         machine.tune_process(machine.thread_count(config))
         self.compiled, self._why_compiled = machine.resolve_compile(config, self.device)
         agent = build.make_agent(config, network, self.device, compile=self.compiled)
@@ -79,8 +83,7 @@ class Session:
         return (
             f"{self.config.algo.ensemble_size} member(s), {parameter_count(self.loop.agent.online):,} parameters"
             f"{'' if read == image else f' that read {read} of {image} pixels'}; "
-            f"replay {build.replay_capacity(self.config):,} frames = "
-            f"{machine.human_bytes(self.replay_bytes)} of {machine.human_bytes(machine.available_memory())} free; "
+            f"replay {build.replay_capacity(self.config):,} frames = {self._replay_memory}; "
             f"{self.device.type}, {torch.get_num_threads()} thread(s); learner "
             f"{'' if self.compiled else 'not '}compiled ({self._why_compiled})"
         )
@@ -293,4 +296,5 @@ class Session:
     def _versions(self) -> dict[str, str | None]:
         """What results may depend on beside the configuration."""
         now = circumstances()
-        return {**now["versions"], "commit": now["commit"], "device": self.device.type}
+        gpu = {"gpu": torch.cuda.get_device_name(self.device)} if self.device.type == "cuda" else {}
+        return {**now["versions"], "commit": now["commit"], "device": self.device.type, **gpu}

@@ -1,4 +1,4 @@
-"""A GPU without a GPU: under torch's FakeTensorMode tensors claim to be on cuda:0, and mixing devices raises.
+"""A GPU without a GPU: under torch's FakeTensorMode tensors claim to be on cuda:1, and mixing devices raises.
 
 Nothing is computed. What these runs show is that every tensor is where it should be, through acting, sampling,
 learning, target copies, evaluation, probes, diagnostics, saving and resuming. The backward pass is left out, since
@@ -16,14 +16,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from meanq.config.schema import Config
 from meanq.envs import make_env
 from meanq.learning import build, learner
-from meanq.learning.networks import Params
+from meanq.learning.networks import Params, StackedModule
+from meanq.learning.optimiser import TorchOptimiser
 from meanq.rng import stream
 from meanq.rundir.checkpoint import _from_plain, _to_plain
 from meanq.training.evaluation import Evaluator, evaluation_policy, make_probes
 from meanq.training.loop import Loop
 from tests.helpers import compose
 
-GPU = torch.device("cuda", 0)
+GPU = torch.device("cuda", 1)  # not the first: what is placed on "cuda" without a number is elsewhere
 SMALL = (
     "total_steps=60",
     "algo.first_update=16",
@@ -54,6 +55,11 @@ CASES: dict[str, tuple[str, ...]] = {
         *CHAIN, "algo=bootstrapped_dqn", "algo.parallel_networks=2",
     ),
     "frames on the device": (*MINATAR, "algo=meanq", "replay_on_device=true"),
+    "HL-Gauss, layer norm of features": (
+        *MINATAR, "algo=hl_gauss", "algo.target_network=null", "algo.ensemble_size=2", "network.layer_norm=features",
+    ),
+    "mellowmax, layer norm of channels": (*MINATAR, "algo=mellowmax", "network.layer_norm=channels"),
+    "random subsets, resets": (*CHAIN, "algo=subset_min", "algo.reset_every=2", "algo.reset_layers=all"),
     "an optimiser of torch": (*CHAIN, "algo=meanq", "algo.optimiser=torch.optim.Adam"),
     "a fused optimiser of torch": (
         *CHAIN, "algo=meanq", "algo.optimiser=torch.optim.Adam", "+algo.optimiser_options.fused=true",
@@ -160,6 +166,7 @@ def test_every_tensor_is_on_its_device(config: Config, gpu: None) -> None:
     probes = make_probes(config)
     assert loop.agent.values(probes.states).shape[:2] == (config.algo.ensemble_size, 3)
     loop.agent.diagnostics(probes.states)
+    loop.agent.diagnose(probes.states)
     Evaluator(config)(evaluation_policy(loop.agent, config, loop.step), loop.step)
     loop.statistics.take_row()
     loop.learn()
@@ -183,3 +190,27 @@ def test_a_mix_up_is_noticed(gpu: None) -> None:
         torch.zeros(3, device=GPU) + torch.zeros(3)
     with pytest.raises(AssertionError, match="cuda tensor"):
         torch.zeros(3, device=GPU).numpy()
+
+
+@pytest.mark.parametrize(("options", "counts_on"), [({}, "cpu"), ({"capturable": True}, "meta")])
+def test_an_optimiser_s_numbers_return_to_where_torch_keeps_them(options: dict[str, bool], counts_on: str) -> None:
+    """Also those without dimensions: ASGD keeps its step size with the weights. (Here these have no memory at all.)"""
+    params = {"w": torch.zeros(3, device="meta")}
+    optimiser = TorchOptimiser(torch.optim.ASGD(list(params.values()), **options), params)  # type: ignore[arg-type]
+    saved = {"step": torch.tensor(2.0), "eta": torch.tensor(0.1), "mu": torch.tensor(1.0), "ax": torch.zeros(3)}
+    optimiser.load_state_dict({"w": saved})
+    loaded = optimiser._optimiser.state[params["w"]]
+    assert {name: value.device.type for name, value in loaded.items()} == {
+        **dict.fromkeys(saved, "meta"),
+        "step": counts_on,
+    }
+
+
+def test_weights_of_own_networks_seed_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their modules draw from torch's own generator, which is restored; those of GPUs would not be."""
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("GPUs are seeded"))
+    network = StackedModule(lambda: torch.nn.Linear(2, 2), (2,))
+    before = torch.random.get_rng_state()
+    drawn = [network.init([torch.Generator().manual_seed(seed)])["weight"] for seed in (1, 2, 1)]
+    assert torch.equal(drawn[0], drawn[2]) and not torch.equal(drawn[0], drawn[1])
+    assert torch.equal(torch.random.get_rng_state(), before)

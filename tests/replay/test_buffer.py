@@ -683,6 +683,7 @@ def test_state_round_trip(sharing: str, frames: tuple[tuple[int, ...], np.dtype]
         assert len(other) == len(original)
 
 
+@pytest.mark.filterwarnings("error::UserWarning")
 def test_frames_in_the_device_s_memory_are_the_same_frames(tmp_path: Path) -> None:
     """The code of a GPU's memory, here with the CPU's: the same tables and weights, saved and restored on the way."""
     for on_device in (False, True):
