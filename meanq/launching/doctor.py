@@ -2,8 +2,9 @@
 
 meanq doctor
 
-Ten learner steps on every GPU, compiled and not, are compared with those of the CPU. Exit code 1 where they differ, or
-where a device fails; then report the whole screen.
+Ten learner steps on every GPU, compiled and not, are compared with those of the CPU, and made twice to see whether all
+bits are the same. Frames in a GPU's memory and the state of its random numbers are checked, too. Exit code 1 where
+something differs or fails; then report the whole screen.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ STEPS = 10
 _TOLERANCE = 0.01
 _NETWORK = ("env=minatar/breakout", "algo=meanq", "threads=1", "compile=false")
 _CASES = {"scalar": (), "categorical": ("algo.value=categorical",)}
+_NO_GPU = "; where nvidia-smi shows one, install a build of torch for CUDA that suits its driver"
 _REMEDY = "report this whole screen, and what `python -m torch.utils.collect_env` prints, as an issue of meanq"
 
 
@@ -40,18 +42,18 @@ class Steps:
 
     losses: "np.ndarray"  # [STEPS]
     values: "np.ndarray"  # [K, N, A]
-    seconds: float  # of one step
+    seconds: float  # of one step, the median
 
 
 def learner_steps(device: "torch.device", case: str, compile: bool = False) -> Steps:
     """Train an ensemble on fixed random minibatches; on every device from the same weights and numbers."""
     import numpy as np
-    import torch
 
     from meanq.envs import make_env
     from meanq.launching.plan import plan
     from meanq.learning import build
     from meanq.replay.buffer import Batch
+    from meanq.replay.frames import to_device
     from meanq.rng import stream
 
     planned = plan([*_NETWORK, *_CASES[case], f"root={tempfile.gettempdir()}"])
@@ -65,8 +67,8 @@ def learner_steps(device: "torch.device", case: str, compile: bool = False) -> S
     def states(*leading: int) -> "np.ndarray":
         return generator.integers(0, 2, (*leading, *network.state_shape)).astype(np.uint8)
 
-    losses, started = [], 0.0
-    for step in range(STEPS):
+    losses, seconds = [], []
+    for _ in range(STEPS):
         arrays = {
             "states": states(*shape),
             "actions": generator.integers(0, env.num_actions, shape),
@@ -75,11 +77,12 @@ def learner_steps(device: "torch.device", case: str, compile: bool = False) -> S
             "next_states": states(*shape),
             "weights": np.ones(shape, np.float32),
         }
-        tensors: dict[str, Any] = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
-        started = started or (time.perf_counter() if step else 0.0)  # the first step loads kernels
-        losses.append(float(agent.learn(Batch(indices=np.zeros(shape, int), **tensors)).loss))
-    seconds = (time.perf_counter() - started) / (STEPS - 1)
-    return Steps(np.array(losses), agent.values(states(64)), seconds)
+        started = time.perf_counter()
+        tensors: dict[str, Any] = {name: to_device(array, device) for name, array in arrays.items()}
+        losses.append(float(agent.learn(Batch(indices=np.zeros(shape, int), **tensors)).loss))  # waits for the device
+        seconds.append(time.perf_counter() - started)
+    # The first step loads or compiles kernels, the second records a CUDA graph.
+    return Steps(np.array(losses), agent.values(states(64)), float(np.median(seconds[2:])))
 
 
 def difference(ours: Steps, reference: Steps) -> float:
@@ -88,9 +91,37 @@ def difference(ours: Steps, reference: Steps) -> float:
 
     found = 0.0
     for a, b in ((ours.losses, reference.losses), (ours.values, reference.values)):
-        worst = float(np.abs(a - b).max() / np.abs(b).max())
+        with np.errstate(invalid="ignore"):
+            worst = float(np.abs(a - b).max() / np.abs(b).max())
         found = max(found, worst if np.isfinite(worst) else np.inf)
     return found
+
+
+def memory_faults(device: "torch.device") -> Iterator[str]:
+    """Name what the device gets wrong: copies from pinned memory and frames that it keeps, or its random numbers."""
+    import numpy as np
+    import torch
+
+    from meanq.replay.frames import FrameRing
+    from meanq.rng import stream
+
+    generator, slots, size = stream(0, "doctor", "frames"), 64, 7056
+    rings = [FrameRing(slots, size, np.dtype(np.uint8), device, on_device=there) for there in (False, True)]
+    frame = np.zeros(size, np.uint8)
+    for slot in range(slots):
+        frame[:] = generator.integers(0, 256, size)  # while the copy of the last one may be under way
+        for ring in rings:
+            ring.write(slot, frame)
+    drawn = generator.integers(0, slots + 1, (20, 4 * slots))
+    gathered = [[ring.gather(indices) for indices in drawn] for ring in rings]
+    if not all(torch.equal(host, there) for host, there in zip(*gathered, strict=True)):
+        yield "frames"
+    noise = torch.Generator(device).manual_seed(0)
+    state = noise.get_state()
+    first = torch.randn(10_000, generator=noise, device=device)
+    noise.set_state(state)
+    if not torch.equal(torch.randn(10_000, generator=noise, device=device), first):
+        yield "random numbers after their state was restored"
 
 
 def devices() -> list["torch.device"]:
@@ -117,8 +148,12 @@ def facts() -> Iterator[tuple[str, str]]:
         "torch",
         f"{torch.__version__}, built for {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPUs only'}",
     )
-    found = [f"{torch.cuda.get_device_name(device)} ({device})" for device in devices()]
-    yield "GPU", ", ".join(found) or "none that torch can use"
+    for device in devices():
+        about = torch.cuda.get_device_properties(device)
+        memory, capability = human_bytes(about.total_memory), f"{about.major}.{about.minor}"
+        yield "GPU", f"{device}: {about.name}, {memory}, compute capability {capability}"
+    if not devices():
+        yield "GPU", "none that torch can use" + (_NO_GPU if shutil.which("nvidia-smi") else "")
     yield "driver", _said(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
     compiler = os.environ.get("CXX") or next((name for name in ("g++", "clang++") if shutil.which(name)), "")
     obstacle = why_not_compile(torch.device("cpu"))
@@ -142,7 +177,8 @@ def _said(command: Sequence[str]) -> str:
     except (OSError, subprocess.SubprocessError):
         return f"{command[0]} is not installed"
     lines = result.stdout.splitlines() or result.stderr.splitlines() or [f"code {result.returncode}"]
-    return f"{command[0]}: {printable(lines[0], 80)}"
+    said = printable(lines[0], 80).removeprefix(f"{command[0]}: ")
+    return f"{command[0]}{' fails' if result.returncode else ''}: {said}"
 
 
 def _wandb() -> str:
@@ -155,6 +191,28 @@ def _wandb() -> str:
     return f"{importlib.metadata.version('wandb')}, {key}"
 
 
+def _judge_memory(device: "torch.device") -> tuple[bool, str]:
+    faults = list(memory_faults(device))
+    return not faults, f"WRONG: {', '.join(faults)}" if faults else "frames and random numbers are right"
+
+
+def _judge_learner(device: "torch.device", case: str, compile: bool, reference: Steps) -> tuple[bool, str]:
+    steps, again = (learner_steps(device, case, compile) for _ in range(2))
+    far, repeats = difference(steps, reference), difference(again, steps) == 0
+    verdict = f"{'as' if far <= _TOLERANCE else 'NOT AS'} on the CPU (largest difference {far:.1e})"
+    bits = f"{'the same' if repeats else 'OTHER'} bits when made again"
+    return far <= _TOLERANCE and repeats, f"{1000 * steps.seconds:.1f} ms each, {verdict}, {bits}"
+
+
+def _print_verdict(name: str, what: str, judge: Callable[..., tuple[bool, str]], *arguments: Any) -> bool:
+    try:
+        right, line = judge(*arguments)
+    except Exception as error:  # noqa: BLE001 - whatever a device raises is what its user should report
+        right, line = False, f"FAILED: {type(error).__name__}: {printable(str(error))}"
+    print(f"{name:10}{what}: {line}", flush=True)
+    return right
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the screen; 1 where a device does not compute as the CPU does."""
     raw = argparse.RawDescriptionHelpFormatter
@@ -163,21 +221,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{name:10}{fact}", flush=True)
     import torch
 
-    torch.set_num_threads(1)
-    wrong = []
+    from meanq.training.machine import tune_process
+
+    tune_process(1)
+    wrong = [str(device) for device in devices() if not _print_verdict("memory", str(device), _judge_memory, device)]
     for case in _CASES:
         reference = learner_steps(torch.device("cpu"), case)
         print(f"{'learner':10}{case}, {STEPS} steps on cpu: {1000 * reference.seconds:.1f} ms each", flush=True)
         for device, compile in product(devices(), (False, True)):
-            try:
-                steps = learner_steps(device, case, compile)
-                far = difference(steps, reference)
-                verdict = f"{'as' if far <= _TOLERANCE else 'NOT AS'} on the CPU (largest difference {far:.1e})"
-                line = f"{1000 * steps.seconds:.1f} ms each, {verdict}"
-            except (RuntimeError, ValueError) as error:  # CUDA's errors among them
-                far, line = float("inf"), f"FAILED: {type(error).__name__}: {printable(str(error))}"
-            wrong += [str(device)] * (far > _TOLERANCE)
-            print(f"{'learner':10}{case}, on {device}{', compiled' * compile}: {line}", flush=True)
+            what = f"{case}, on {device}{', compiled' * compile}"
+            if not _print_verdict("learner", what, _judge_learner, device, case, compile, reference):
+                wrong.append(str(device))
     if wrong:
-        print(f"meanq: {', '.join(dict.fromkeys(wrong))}: not as on the CPU; {_REMEDY}", file=sys.stderr)
+        print(f"meanq: {', '.join(dict.fromkeys(wrong))}: not as it should be; {_REMEDY}", file=sys.stderr)
     return int(bool(wrong))

@@ -10,6 +10,17 @@ import pytest
 import torch
 
 from meanq.launching import doctor
+from meanq.replay.frames import FrameRing
+
+MEMORY_FAULTS = doctor.memory_faults
+
+
+class Forgetful(torch.Generator):
+    """Its state cannot be restored."""
+
+    def set_state(self, state: torch.Tensor) -> "Forgetful":
+        return self
+
 
 KEY = "0123456789abcdef" * 2 + "01234567"
 
@@ -20,6 +31,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> doctor.Steps:
     made = doctor.Steps(np.linspace(1, 0.5, doctor.STEPS), np.ones((2, 4, 3)), 0.001)
     monkeypatch.setattr(doctor, "facts", lambda: [("torch", "none")])
     monkeypatch.setattr(doctor, "devices", lambda: [torch.device("cuda", 0)])
+    monkeypatch.setattr(doctor, "memory_faults", lambda device: iter(()))
     return made
 
 
@@ -47,6 +59,7 @@ def test_a_device_that_agrees(
     assert doctor.main([]) == 0
     out, err = capfd.readouterr()
     assert out.count("as on the CPU") == 4 and "NOT" not in out and err == ""  # two cases, compiled and not
+    assert out.count("the same bits when made again") == 4 and "cuda:0: frames and random numbers are right" in out
 
 
 @pytest.mark.parametrize("change", [1.1, np.nan, np.inf])
@@ -60,7 +73,7 @@ def test_a_device_that_differs_is_to_be_reported(
     assert doctor.main([]) == 1
     out, err = capfd.readouterr()
     assert out.count("NOT AS on the CPU") == 4
-    assert err.startswith("meanq: cuda:0: not as on the CPU; report this whole screen") and err.count("\n") == 1
+    assert err.startswith("meanq: cuda:0: not as it should be; report this whole screen") and err.count("\n") == 1
 
 
 def test_a_device_that_fails_is_to_be_reported(
@@ -76,3 +89,38 @@ def test_a_device_that_fails_is_to_be_reported(
     out, err = capfd.readouterr()
     assert "on cuda:0, compiled: FAILED: RuntimeError: CUDA error: no kernel image is available for" in out
     assert "Traceback" not in err
+
+
+def test_a_device_that_rounds_otherwise_each_time_is_to_be_reported(
+    steps: doctor.Steps, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A run on it could not be resumed exactly."""
+    calls: list[int] = []
+
+    def computed(device: torch.device, *_: object) -> doctor.Steps:
+        calls.append(1)
+        return replace(steps, values=steps.values * (1 + 1e-6 * len(calls)))
+
+    monkeypatch.setattr(doctor, "learner_steps", computed)
+    assert doctor.main([]) == 1
+    out, _ = capfd.readouterr()
+    assert out.count("as on the CPU") == out.count("OTHER bits when made again") == 4
+
+
+def test_memory_that_is_wrong_is_to_be_reported(
+    steps: doctor.Steps, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert list(MEMORY_FAULTS(torch.device("cpu"))) == []
+    gather = FrameRing.gather
+
+    def mixed_up(ring: FrameRing, slots: np.ndarray) -> torch.Tensor:
+        return gather(ring, slots if ring._host is not None else slots[::-1].copy())
+
+    monkeypatch.setattr(FrameRing, "gather", mixed_up)
+    monkeypatch.setattr(torch, "Generator", Forgetful)
+    wrong = list(MEMORY_FAULTS(torch.device("cpu")))
+    assert wrong == ["frames", "random numbers after their state was restored"]
+    monkeypatch.setattr(doctor, "memory_faults", lambda device: iter(wrong))
+    monkeypatch.setattr(doctor, "learner_steps", lambda *_: steps)
+    assert doctor.main([]) == 1
+    assert "cuda:0: WRONG: frames" in capfd.readouterr().out
