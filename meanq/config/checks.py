@@ -160,7 +160,7 @@ def _next_value(config: Config, rule: Any) -> Iterator[tuple[bool, str, str]]:
     """Conditions of the value of a next state, as `_combinations`."""
     algo, option = config.algo, getattr(rule, "option", None)
     if option is not None:
-        needs = f"algo.bootstrap={algo.bootstrap} needs a number above 0, e.g. algo.{option}=10"
+        needs = f"algo.bootstrap={algo.bootstrap} needs a number, e.g. algo.{option}=10"
         yield getattr(algo, option) is not None, f"algo.{option}", needs
     unused = "it belongs to algo.bootstrap=mellowmax: write that, or leave it out"
     yield algo.mellowmax_omega is None or option == "mellowmax_omega", "algo.mellowmax_omega", unused

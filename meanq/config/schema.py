@@ -124,7 +124,10 @@ class AlgoConfig:
     family: str = setting("which env.FAMILY block of values applies", identity=False)
     ensemble_size: int = setting("members K of the ensemble", least=1)
     bootstrap: str = setting("rule for the next value: mean, min, own, others, mellowmax, or your own's import path")
-    mellowmax_omega: float | None = setting("omega of bootstrap=mellowmax; large: close to the maximum", None, above=0)
+    # Below 0.01 rounding of single precision exceeds 1e-5; above 1e6 mellowmax is the maximum.
+    mellowmax_omega: float | None = setting(
+        "omega of bootstrap=mellowmax; large: close to the maximum", None, least=0.01, most=1_000_000
+    )
     bootstrap_subset: int | None = setting("members drawn at each update for the rule; null: all", None, least=1)
     double: bool = setting("Double DQN: online weights choose actions")
     target_network: int | None = setting("interactions between copies; null: no target network", None, least=1)

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 
 from meanq.config.errors import ConfigError
-from meanq.envs import Environment, Step
+from meanq.envs import Step
+from meanq.envs.solved import SolvedEnvironment
 
 
-class Chain(Environment):
+class Chain(SolvedEnvironment):
     """A row of cells 0 .. length-1; the state is a one-hot vector.
 
     Action 0 moves right, every other action moves left; with probability `slip` the move goes the other way. Moving
@@ -16,9 +17,6 @@ class Chain(Environment):
     rewards are 0. Gaussian noise with standard deviation `reward_noise` is added to every reward: it makes the maximum
     over estimates too high, and more `actions` increase this overestimation. Episodes start in a uniformly random cell.
     """
-
-    frame_dtype = np.dtype(np.float32)
-    pictures_per_second = 4.0
 
     def __init__(
         self,
@@ -30,7 +28,7 @@ class Chain(Environment):
         reward_noise: float = 0.0,
         max_steps: int = 100,
     ) -> None:
-        super().__init__(generator)
+        super().__init__(generator, actions)
         if length < 1 or actions < 2 or not 0 <= slip <= 1:
             raise ConfigError(
                 f"env.options: length={length}, actions={actions}, slip={slip}: write a length of 1 or more, 2 actions "
@@ -40,22 +38,19 @@ class Chain(Environment):
         self._slip = slip
         self._noise = reward_noise
         self._max_steps = max_steps
-        self._cell = 0
         self._steps = 0
-        self._q: dict[float, np.ndarray] = {}
-        self.num_actions = actions
         self.frame_shape = (length,)
 
     def reset(self) -> np.ndarray:
-        self._cell = int(self.generator.integers(self._length))
+        self._state = int(self.generator.integers(self._length))
         self._steps = 0
         return self._frame()
 
     def step(self, action: int) -> Step:
         right = (action == 0) != (self.generator.random() < self._slip)
-        self._cell = self._cell + 1 if right else max(0, self._cell - 1)
+        self._state = self._state + 1 if right else max(0, self._state - 1)
         self._steps += 1
-        terminal = self._cell == self._length
+        terminal = self._state == self._length
         return Step(
             frame=self._frame(),
             reward=float(terminal) + self._noise * self.generator.standard_normal(),
@@ -66,8 +61,8 @@ class Chain(Environment):
 
     def _frame(self) -> np.ndarray:
         frame = np.zeros(self._length, dtype=np.float32)
-        if self._cell < self._length:
-            frame[self._cell] = 1
+        if self._state < self._length:
+            frame[self._state] = 1
         return frame
 
     def action_names(self) -> list[str]:
@@ -77,31 +72,25 @@ class Chain(Environment):
         """Return the states of all cells, [length, length]."""
         return np.eye(self._length, dtype=np.float32)
 
-    def all_true_q(self, discount: float) -> np.ndarray:
+    def _solve(self, discount: float) -> np.ndarray:
         """Compute the optimal Q [length, A] by value iteration until convergence."""
-        if discount not in self._q:
-            cells = np.arange(self._length)
-            right, left = cells + 1, np.maximum(cells - 1, 0)
-            value = np.zeros(self._length + 1)  # the last entry is the terminal state, with value 0
-            while True:
-                go_right = (right == self._length) + discount * value[right]
-                go_left = discount * value[left]
-                q_right = (1 - self._slip) * go_right + self._slip * go_left
-                q_left = (1 - self._slip) * go_left + self._slip * go_right
-                q = np.stack([q_right] + [q_left] * (self.num_actions - 1), axis=1)
-                new = np.append(q.max(axis=1), 0.0)
-                if np.array_equal(new, value):
-                    break
-                value = new
-            self._q[discount] = q
-        return self._q[discount]
-
-    def true_q(self, discount: float) -> np.ndarray:
-        return self.all_true_q(discount)[self._cell]
+        cells = np.arange(self._length)
+        right, left = cells + 1, np.maximum(cells - 1, 0)
+        value = np.zeros(self._length + 1)  # the last entry is the terminal state, with value 0
+        while True:
+            go_right = (right == self._length) + discount * value[right]
+            go_left = discount * value[left]
+            q_right = (1 - self._slip) * go_right + self._slip * go_left
+            q_left = (1 - self._slip) * go_left + self._slip * go_right
+            q = np.stack([q_right] + [q_left] * (self.num_actions - 1), axis=1)
+            new = np.append(q.max(axis=1), 0.0)
+            if np.array_equal(new, value):
+                return q
+            value = new
 
     def state_dict(self) -> dict[str, Any]:
-        return {"cell": self._cell, "steps": self._steps, "generator": self.generator.bit_generator.state}
+        return {"cell": self._state, "steps": self._steps, "generator": self.generator.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._cell, self._steps = state["cell"], state["steps"]
+        self._state, self._steps = state["cell"], state["steps"]
         self.generator.bit_generator.state = state["generator"]

@@ -5,14 +5,15 @@ from typing import Any
 import numpy as np
 
 from meanq.config.errors import ConfigError
-from meanq.envs import Environment, Step
+from meanq.envs import Step
 from meanq.envs.mdp import FiniteMDP
+from meanq.envs.solved import SolvedEnvironment
 from meanq.rng import stream
 
 _MOST_STATES = 1000  # values are solved exactly, in a time that grows with their third power
 
 
-class Garnet(Environment):
+class Garnet(SolvedEnvironment):
     """A random MDP. `id` is the seed that draws it: runs with any `seed` share it, and a family is a sweep over `id`.
 
     Each action of each state leads to `branching` different states, drawn uniformly, with the probabilities that
@@ -27,9 +28,6 @@ class Garnet(Environment):
     normal numbers, so that states share weights and a network must generalise; the frame after the end is zero.
     """
 
-    frame_dtype = np.dtype(np.float32)
-    pictures_per_second = 4.0
-
     def __init__(
         self,
         id: str,
@@ -41,7 +39,7 @@ class Garnet(Environment):
         ending: float = 0.05,
         features: int = 0,
     ) -> None:
-        super().__init__(generator)
+        super().__init__(generator, actions)
         if not id.isdecimal():
             raise ConfigError(f"env.id={id}: the seed that draws the MDP: write a whole number, 0 or more")
         if not 1 <= branching <= states <= _MOST_STATES or actions < 1 or not 0.001 <= ending <= 1:
@@ -50,7 +48,7 @@ class Garnet(Environment):
                 f"{_MOST_STATES} states, 1 or more actions, a branching from 1 to the number of states, and an ending "
                 "from 0.001 to 1"
             )
-        self._noise, self._ending, self._state = reward_noise, ending, 0
+        self._noise, self._ending = reward_noise, ending
         draw = stream(int(id), "garnet")
         self._next = np.array([[draw.permutation(states)[:branching] for _ in range(actions)] for _ in range(states)])
         cuts = np.sort(draw.random((states, actions, branching - 1)))
@@ -58,8 +56,6 @@ class Garnet(Environment):
         self._rewards = draw.uniform(-1, 1, states)
         points = stream(int(id), "garnet", "features").standard_normal((states, features)).astype(np.float32)
         self._frames = points if features else np.eye(states, dtype=np.float32)
-        self._q: dict[float, np.ndarray] = {}
-        self.num_actions = actions
         self.frame_shape = self._frames.shape[1:]
 
     def reset(self) -> np.ndarray:
@@ -86,10 +82,8 @@ class Garnet(Environment):
         values = {"random": mdp.random_value(1.0), "reference": mdp.optimal_q(1.0).max(1)}
         return {name: round(float(value.mean()), 4) for name, value in values.items()}
 
-    def true_q(self, discount: float) -> np.ndarray:
-        if discount not in self._q:
-            self._q[discount] = self.mdp().optimal_q(discount)
-        return self._q[discount][self._state]
+    def _solve(self, discount: float) -> np.ndarray:
+        return self.mdp().optimal_q(discount)
 
     def state_dict(self) -> dict[str, Any]:
         return {"state": self._state, "generator": self.generator.bit_generator.state}

@@ -92,7 +92,16 @@ class ScalarValue(PlainOutputs):
         """Return None: a scalar has no spread."""
 
 
-class CategoricalValue(LogProbabilities):
+class Atoms:
+    """Outputs with several numbers Z per action."""
+
+    def at(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Select the numbers [..., Z] of `actions` from outputs [..., A, Z]."""
+        index = actions.expand(outputs.shape[:-2])[..., None, None].expand(*outputs.shape[:-2], 1, outputs.shape[-1])
+        return outputs.gather(-2, index).squeeze(-2)
+
+
+class CategoricalValue(Atoms, LogProbabilities):
     """A distribution over `atoms` evenly spaced values per action, learned with cross entropy."""
 
     def __init__(self, value_min: float, value_max: float, atoms: int, device: torch.device) -> None:
@@ -104,17 +113,12 @@ class CategoricalValue(LogProbabilities):
     def expectation(self, outputs: Tensor) -> Tensor:
         return outputs.exp() @ self.support
 
-    def at(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        return atoms_at(outputs, actions)
-
     def target(
         self, rule: BootstrapRule, outputs: Tensor, actions: Tensor, returns: Tensor, discounts: Tensor
     ) -> Tensor:
         """Combine the members' distributions at the chosen action and project the target on the support: [R, B, Z]."""
-        assert rule.combine is not None, "checked with the configuration"
-        chosen = self.at(outputs, actions).unsqueeze(-2)  # [E, R, B, 1, Z]: a rule treats each action separately
-        distribution = rule.combine(chosen.exp(), self.expectation(chosen)).squeeze(-2)
-        return self.project(returns, discounts, distribution)
+        chosen = self.at(outputs, actions)
+        return self.project(returns, discounts, combined(rule, chosen.exp(), self.expectation(chosen)))
 
     def project(self, returns: Tensor, discounts: Tensor, distribution: Tensor) -> Tensor:
         """Project the distribution of r + discount * Z' on the support: [R, B, Z].
@@ -174,7 +178,7 @@ class GaussianHistogramValue(CategoricalValue):
         return super().losses(taken, targets)[0], difference.abs()
 
 
-class QuantileValue(PlainOutputs):
+class QuantileValue(Atoms, PlainOutputs):
     """Quantiles of the return per action, learned by quantile regression (QR-DQN, Dabney et al. 2018).
 
     Output i estimates the quantile at the midpoint tau_i = (i + 1/2) / N. Bootstrap rules combine members quantile by
@@ -188,16 +192,12 @@ class QuantileValue(PlainOutputs):
     def expectation(self, outputs: Tensor) -> Tensor:
         return outputs.mean(-1)
 
-    def at(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        return atoms_at(outputs, actions)
-
     def target(
         self, rule: BootstrapRule, outputs: Tensor, actions: Tensor, returns: Tensor, discounts: Tensor
     ) -> Tensor:
         """Combine the members' quantiles at the chosen action and move them by r + discount * theta: [R, B, N]."""
-        assert rule.combine is not None, "checked with the configuration"
-        chosen = self.at(outputs, actions).unsqueeze(-2)  # [E, R, B, 1, N]: a rule treats each action separately
-        quantiles = rule.combine(chosen, self.expectation(chosen)).squeeze(-2)
+        chosen = self.at(outputs, actions)
+        quantiles = combined(rule, chosen, self.expectation(chosen))
         same_shape(returns=returns, discounts=discounts, quantiles=quantiles[..., 0])
         return returns.unsqueeze(-1) + discounts.unsqueeze(-1) * quantiles
 
@@ -214,10 +214,10 @@ class QuantileValue(PlainOutputs):
         return outputs.std(-1, correction=0)
 
 
-def atoms_at(outputs: Tensor, actions: Tensor) -> Tensor:
-    """Select the numbers [..., Z] of `actions` from outputs [..., A, Z]."""
-    index = actions.expand(outputs.shape[:-2])[..., None, None].expand(*outputs.shape[:-2], 1, outputs.shape[-1])
-    return outputs.gather(-2, index).squeeze(-2)
+def combined(rule: BootstrapRule, numbers: Tensor, values: Tensor) -> Tensor:
+    """Merge the members' numbers [E, R, B, Z] of one action, whose values are [E, R, B], by the rule: [R, B, Z]."""
+    assert rule.combine is not None, "checked with the configuration"
+    return rule.combine(numbers.unsqueeze(-2), values.unsqueeze(-1)).squeeze(-2)  # a rule sees a single action
 
 
 def same_shape(**tensors: Tensor) -> None:

@@ -251,7 +251,8 @@ def test_all_pairs_of_members_are_drawn_alike() -> None:
 
 REFUSED = {
     "algo=mellowmax algo.mellowmax_omega=null": r"mellowmax_omega=null: algo.bootstrap=mellowmax needs a number",
-    "algo=mellowmax algo.mellowmax_omega=0": r"mellowmax_omega=0.*write a number above 0, or null",
+    "algo=mellowmax algo.mellowmax_omega=0": r"mellowmax_omega=0.*write a number from 0.01 to 1000000, or null",
+    "algo=mellowmax algo.mellowmax_omega=1e30": r"mellowmax_omega=1e\+30: write a number from 0.01 to 1000000, or null",
     "algo=dqn algo.mellowmax_omega=5": r"mellowmax_omega=5.0: it belongs to algo.bootstrap=mellowmax",
     "algo=mellowmax algo.double=true": r"algo.double=true: algo.bootstrap=mellowmax averages over actions",
     "algo=mellowmax algo.value=categorical": r"algo.bootstrap=mellowmax: this rule cannot combine distributions",
