@@ -6,8 +6,8 @@ dictionaries.
 
 import copy
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,55 +15,18 @@ from torch import Tensor
 
 from meanq.config.errors import ConfigError
 from meanq.config.extensions import import_code
-from meanq.config.schema import ConvolutionConfig, NetworkConfig
-
-Params = dict[str, Tensor]
+from meanq.config.schema import NetworkConfig
+from meanq.learning.layers import LogProbabilities, Outputs, PlainOutputs, dense, fast_layout, read_size, same_pads
+from meanq.learning.layers import Params as Params  # where others expect it
+from meanq.learning.stacked import Stacked
+from meanq.learning.stacked import StackedModule as StackedModule
 
 # If one member's convolution needs more multiply-adds than this, a loop of plain convolutions is faster than one
 # grouped convolution; below it, call overhead dominates. Measured on 2 CPU cores: with the loop, the learner step on
 # 84x84 images is 10-30% faster and acting is 2x slower.
 _LOOP_MULTIPLY_ADDS = 5e6
 
-
-# If a dense layer has more weights than this, a single state is multiplied in parts. Measured with Nature's layer:
-# 0.45 ms instead of 0.7 ms.
-_SPLIT_WEIGHTS = 1_000_000
-
-
 _NORM_EPSILON = 1e-5  # added to the variance in layer normalisation, as in torch.nn.LayerNorm
-
-
-# If a dense layer has fewer outputs than this (but more than one), the transposed product is computed. It is up to
-# three times as fast and rounds all rows alike, which the cache of next states' values requires (target_cache.py).
-_NARROW = 16
-
-
-class Outputs(Protocol):
-    """How a network's outputs follow from its last layer, and how those of several networks are averaged."""
-
-    def outputs(self, raw: Tensor) -> Tensor: ...
-
-    def average(self, outputs: Tensor, dim: int) -> Tensor: ...
-
-
-class PlainOutputs:
-    """Outputs are what the last layer gives."""
-
-    def outputs(self, raw: Tensor) -> Tensor:
-        return raw
-
-    def average(self, outputs: Tensor, dim: int) -> Tensor:
-        return outputs.mean(dim)
-
-
-class LogProbabilities:
-    """Outputs are distributions over the last dimension, as log-probabilities."""
-
-    def outputs(self, raw: Tensor) -> Tensor:
-        return raw.log_softmax(-1)
-
-    def average(self, outputs: Tensor, dim: int) -> Tensor:
-        return outputs.logsumexp(dim) - math.log(outputs.shape[dim])
 
 
 class QNetwork:
@@ -133,10 +96,10 @@ class QNetwork:
             )
         channels, height, width = self.state_shape
         if not self._same_padding:
-            height, width = self.seen = _read_size(height, config), _read_size(width, config)
+            height, width = self.seen = read_size(height, config), read_size(width, config)
         for i, conv in enumerate(config.convolutions):
             if self._same_padding:
-                top, bottom, left, right = *_same_pads(height, conv), *_same_pads(width, conv)
+                top, bottom, left, right = *same_pads(height, conv), *same_pads(width, conv)
                 self._paddings.append((left, right, top, bottom))
                 height, width = height + top + bottom, width + left + right
             height, width = ((size - conv.kernel) // conv.stride + 1 for size in (height, width))
@@ -258,15 +221,15 @@ class QNetwork:
             x = x * self._scale
         x = self._convolutions(params, x) if self._strides else x.flatten(-len(self.state_shape))
         for i in range(self._num_dense):
-            x = self._rectify(params, f"dense{i}", _dense(params, f"dense{i}", x))
-        x = self._rectify(params, "hidden", _dense(params, "hidden", x))
+            x = self._rectify(params, f"dense{i}", dense(params, f"dense{i}", x))
+        x = self._rectify(params, "hidden", dense(params, "hidden", x))
         if self.dueling:
             for_value, for_advantage = (x, x) if self._shared_hidden else x.chunk(2, dim=-1)
-            advantage = self._per_action(_dense(params, "advantage", for_advantage))  # [K, N, A(, Z)]
-            value = self._per_action(_dense(params, "value", for_value))  # [K, N, 1(, Z)]
+            advantage = self._per_action(dense(params, "advantage", for_advantage))  # [K, N, A(, Z)]
+            value = self._per_action(dense(params, "value", for_value))  # [K, N, 1(, Z)]
             outputs = value + advantage - advantage.mean(2, keepdim=True)
         else:
-            outputs = self._per_action(_dense(params, "value", x))
+            outputs = self._per_action(dense(params, "value", x))
         outputs = self._form.outputs(outputs)
         return outputs if self._parallel == 1 else self.average(outputs.unflatten(0, (-1, self._parallel)), 1)
 
@@ -305,7 +268,7 @@ class QNetwork:
         states = x.shape[-4]
         if shared:  # the same states for all members: their first layers are one convolution with K times the filters
             weight, bias = params["conv0.weight"], params["conv0.bias"]
-            x = self._pad(_fast_layout(x), 0)
+            x = self._pad(fast_layout(x), 0)
             x = self._rectify(params, "conv0", F.conv2d(x, weight.flatten(0, 1), bias.flatten(), self._strides[0]))
         else:
             x = x.transpose(0, 1).flatten(1, 2)  # [N, K * C, H, W]
@@ -314,7 +277,7 @@ class QNetwork:
             return torch.stack(
                 [self._convolve_member(params, member, k, first) for k, member in enumerate(x.chunk(members, dim=1))]
             )
-        x = _fast_layout(x)
+        x = fast_layout(x)
         for i in range(first, len(self._strides)):
             weight, bias = params[f"conv{i}.weight"], params[f"conv{i}.bias"]
             x = self._pad(x, i)
@@ -323,7 +286,7 @@ class QNetwork:
         return x.unflatten(1, (members, -1)).permute(1, 0, 3, 4, 2).flatten(2)
 
     def _convolve_member(self, params: Params, x: Tensor, k: int, first: int) -> Tensor:
-        x = _fast_layout(x)
+        x = fast_layout(x)
         for i in range(first, len(self._strides)):
             x = self._pad(x, i)
             x = F.conv2d(x, params[f"conv{i}.weight"][k], params[f"conv{i}.bias"][k], self._strides[i])
@@ -350,43 +313,6 @@ class QNetwork:
 
     def _pad(self, x: Tensor, convolution: int) -> Tensor:
         return F.pad(x, self._paddings[convolution]) if self._same_padding else x
-
-
-class Stacked(Protocol):
-    """A user's own network for all members at once."""
-
-    def init(self, generators: Sequence[torch.Generator]) -> Params:
-        """Make parameters [K, ...]; member k uses only generator k."""
-
-    def __call__(self, params: Params, states: Tensor) -> Tensor:
-        """Map states [N, *state], shared by all members, or [K, N, *state] to [K, N, *outputs]."""
-
-
-class StackedModule:
-    """Stacks a plain nn.Module: one call of the module's code evaluates all members (torch.func)."""
-
-    def __init__(self, make: Callable[[], torch.nn.Module], state_shape: tuple[int, ...]) -> None:
-        self._make, self._state_dims = make, len(state_shape)
-        with torch.device("meta"):
-            self._skeleton = make()
-        if buffers := [name for name, _ in self._skeleton.named_buffers()]:
-            raise ValueError(f"it has buffers ({', '.join(buffers)}), which members cannot share; use layers without")
-
-    def init(self, generators: Sequence[torch.Generator]) -> Params:
-        modules = []
-        for generator in generators:
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(generator.initial_seed())  # and not those of GPUs
-                modules.append(self._make())
-        stacked, _ = torch.func.stack_module_state(modules)
-        return {name: p.detach() for name, p in stacked.items()}
-
-    def __call__(self, params: Params, states: Tensor) -> Tensor:
-        def one(own: Params, x: Tensor) -> Tensor:
-            return torch.func.functional_call(self._skeleton, own, (x,))
-
-        shared = states.dim() == self._state_dims + 1
-        return torch.vmap(one, in_dims=(0, None if shared else 0))(params, states)
 
 
 class OwnNetwork(QNetwork):
@@ -433,49 +359,8 @@ class OwnNetwork(QNetwork):
         return self._form.outputs(self._stacked(params, states.to(torch.float32) * self._scale))
 
 
-def _same_pads(size: int, conv: ConvolutionConfig) -> tuple[int, int]:
-    """Compute the zero padding before and after one dimension that gives ceil(size / stride) outputs."""
-    total = max((math.ceil(size / conv.stride) - 1) * conv.stride + conv.kernel - size, 0)
-    return total // 2, total - total // 2
-
-
-def _read_size(size: int, config: NetworkConfig) -> int:
-    """Compute how many rows (or columns) of an image the convolutions read; they skip a remainder at the end.
-
-    The data-efficient network reads 75 of 84 pixels in each dimension, four fifths of the image.
-    """
-    left = size
-    for conv in config.convolutions:
-        left = (left - conv.kernel) // conv.stride + 1
-    if left < 1:
-        return size  # too small; `_add_convolutions` raises
-    for conv in reversed(config.convolutions):
-        left = (left - 1) * conv.stride + conv.kernel
-    return left
-
-
 def _is_dense_weight(name: str) -> bool:
     return name.endswith(".weight") and not name.startswith("conv")
-
-
-def _fast_layout(x: Tensor) -> Tensor:
-    """Convert to channels-last memory, which speeds up convolutions of many states, but not of a single one."""
-    return x.contiguous(memory_format=torch.channels_last) if len(x) > 1 else x
-
-
-def _dense(params: Params, name: str, x: Tensor) -> Tensor:
-    """Apply a dense layer: [N, in] or [K, N, in] -> [K, N, out]."""
-    weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
-    members, fan_in, fan_out = weight.shape
-    if x.shape[-2] == 1 and fan_in * fan_out > _SPLIT_WEIGHTS and fan_in % 4 == 0:
-        # A single state: four partial products use cores and memory bandwidth better than one product with one row.
-        parts = x.expand(members, 1, fan_in).reshape(4 * members, 1, -1)
-        return torch.bmm(parts, weight.view(4 * members, -1, fan_out)).view(members, 4, fan_out).sum(1, True) + bias
-    if 1 < fan_out < _NARROW and x.shape[-2] > 1:
-        return torch.matmul(weight.mT, x.mT).mT + bias
-    if members == 1:  # addmm has less overhead than a batched product with one matrix
-        return torch.addmm(bias[0], x.reshape(-1, x.shape[-1]), weight[0]).unsqueeze(0)
-    return torch.matmul(x, weight) + bias
 
 
 def parameter_count(params: Params) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 from meanq.config.extensions import VALUE_FORMS, import_code
 from meanq.config.schema import AlgoConfig
 from meanq.learning.bootstrap import BootstrapRule
-from meanq.learning.networks import LogProbabilities, PlainOutputs
+from meanq.learning.layers import LogProbabilities, PlainOutputs
 
 
 class ValueForm(Protocol):

@@ -16,8 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from meanq.config.schema import Config
 from meanq.envs import make_env
 from meanq.learning import build, learner
-from meanq.learning.networks import Params, StackedModule
+from meanq.learning.networks import Params
 from meanq.learning.optimiser import TorchOptimiser
+from meanq.learning.stacked import StackedModule
 from meanq.rng import stream
 from meanq.rundir.checkpoint import _from_plain, _to_plain
 from meanq.training.evaluation import Evaluator, evaluation_policy, make_probes

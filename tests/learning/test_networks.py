@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from meanq.config.errors import ConfigError
 from meanq.config.schema import CONFIG_DIR, NetworkConfig
-from meanq.learning import networks
+from meanq.learning import layers, networks
 from meanq.learning.build import member_generator
 from meanq.learning.networks import Params, QNetwork, parameter_count
 from meanq.replay.buffer import Batch
@@ -240,7 +240,7 @@ def test_a_single_state_is_no_different(
     name: str, split: bool, members: int, shared: bool, convolution_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in acting, where the layout in memory is another one, and large layers are multiplied in parts."""
-    monkeypatch.setattr(networks, "_SPLIT_WEIGHTS", 0 if split else math.inf)
+    monkeypatch.setattr(layers, "_SPLIT_WEIGHTS", 0 if split else math.inf)
     check_against_modules(name, True, members, shared, 1)
 
 
