@@ -36,7 +36,19 @@ def member_pseudovalues(probes: Sequence[np.ndarray]) -> np.ndarray:
     without run r. The logarithm makes it symmetric enough for Student's interval of them (Arvesen 1969): in simulated
     studies of 3 to 10 runs it holds the true one in 93 to 97%, in more where 3 runs have few states. Needs LEAST_RUNS.
     """
-    runs = np.arange(len(probes[0]))
-    everywhere = np.mean([Decomposition.of(q).log_ratio for q in probes])
-    without = [np.mean([Decomposition.of(q[runs != run]).log_ratio for q in probes]) for run in runs]
-    return len(runs) * everywhere - (len(runs) - 1) * np.array(without)
+    count = len(probes[0])
+    everywhere = np.mean([Decomposition.of(q.astype(float)).log_ratio for q in probes])
+    without = np.mean([_log_ratios_without_each(q.astype(float)) for q in probes], axis=0)
+    return count * everywhere - (count - 1) * without
+
+
+def _log_ratios_without_each(q: np.ndarray) -> list[float]:
+    """For each run, the log_ratio of all others; from sums over all runs, so the time is linear in their number."""
+    runs, _, members, _ = q.shape
+    within = q.var(axis=2, ddof=1).mean(axis=(1, 2))
+    means = q.mean(axis=2)
+    squares = (means - means.mean(axis=0)) ** 2
+    left = np.maximum(squares.sum(axis=0) - squares * runs / (runs - 1), 0.0)  # around the mean of the others
+    between = left.mean(axis=(1, 2)) / (runs - 2)
+    others = (within.sum() - within) / (runs - 1)
+    return [Decomposition(members, *pair).log_ratio for pair in zip(others.tolist(), between.tolist(), strict=True)]

@@ -62,17 +62,17 @@ class Metrics:
 def compute(found: RunSet, biases: Iterable[str] = tuple(BIASES)) -> Metrics:
     """Every metric of every group of runs; of the kinds of bias, these."""
     left_out = {f"bias_{kind}" for kind in BIASES} - {f"bias_{kind}" for kind in biases}
-    rows: list[dict[str, Any]] = []
+    tables: list[pd.DataFrame] = []  # one per label: rows as dictionaries take much more memory
     notes: list[str] = []
     for (env, label), runs in found.groups().items():
         groups = split(runs)
         of_label = [*_per_run(runs, left_out), *_per_group(groups), *_over_runs(runs)]
-        rows += [{"env": env, "label": label, **row} for row in of_label]
+        tables += [as_table(of_label).assign(env=env, label=label)] if of_label else []
         notes += _about_sizes(env, label, of_label, runs)
         left_over = len(runs) - sum(map(len, groups))
         if left_over:
             notes.append(f"{env}, {label}: {left_over} of {len(runs)} runs are in no group of {GROUP_SIZE}")
-    table = with_intervals(as_table(rows))
+    table = with_intervals(pd.concat(tables, ignore_index=True) if tables else as_table([]))
     return Metrics(table, [*_about_groups(table[table["scope"] == GROUP]), *notes])
 
 

@@ -164,17 +164,24 @@ def read_curves(table: pd.DataFrame, band: str = "std") -> Curves:
         by_scope = {scope: part[part["scope"] == scope] for scope in (RUN, GROUP, OVER)}
         everywhere = np.unique(part["step"].to_numpy(float))
         middle = by_scope[OVER].set_index("step").reindex(everywhere)
-        runs = by_scope[RUN].set_index("seed")[["step", "value"]]
         curves[str(env), str(metric), str(label)] = Curve(
             everywhere,
             middle["value"].to_numpy(float),
             middle[band if band == "ci" else "std"].to_numpy(float),
-            {seed: runs.loc[[seed]].to_numpy(float) for seed in runs.index.unique().tolist()},
+            _by_seed(by_scope[RUN]),
             middle["n"].to_numpy(float),
             len(by_scope[GROUP]),
             int(by_scope[GROUP]["value"].isna().sum()),
         )
     return {key: curve for key, curve in curves.items() if curve.drawn or curve.ratios}
+
+
+def _by_seed(rows: pd.DataFrame) -> dict[int, np.ndarray]:
+    """By seed: step and value [T, 2], in the order of the rows."""
+    codes, seeds = pd.factorize(rows["seed"])
+    order = np.argsort(codes, kind="stable")
+    pieces = np.split(rows[["step", "value"]].to_numpy(float)[order], np.flatnonzero(np.diff(codes[order])) + 1)
+    return dict(zip(seeds.tolist(), pieces, strict=False))  # of no rows there is one empty piece
 
 
 def game_name(env: str) -> str:
