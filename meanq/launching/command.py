@@ -40,8 +40,10 @@ def run_command(description: str) -> int:
         if planned is None:
             return _let_hydra_show()
         if dry_run or planned.study:
-            from meanq.launching.cost import show_plan
+            from meanq.launching.cost import check_fits, show_plan
 
+            if dry_run:
+                check_fits(planned)
             show_plan(planned)
     except ConfigError as error:
         complain(error)

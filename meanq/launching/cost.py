@@ -1,4 +1,4 @@
-"""Estimate the time of runs from the arithmetic of their networks; the table of --dry-run."""
+"""Estimate the time of runs from the arithmetic of their networks; the table of --dry-run; whether runs fit."""
 
 from collections import defaultdict
 from typing import Any
@@ -9,12 +9,14 @@ from rich.table import Table
 from meanq.config.schema import AlgoConfig, Config
 from meanq.envs import Environment, make_env
 from meanq.launching.overrides import seed_ranges
-from meanq.launching.plan import Plan
+from meanq.launching.plan import IN_PROCESS, Plan, make_launcher
 from meanq.learning.bootstrap import bootstrap_rule
 from meanq.learning.build import make_network, weight_shapes
 from meanq.learning.networks import parameter_count
 from meanq.rng import stream
 from meanq.status.overview import duration
+from meanq.training.machine import resolve_device
+from meanq.training.memory import check_memory, check_room
 from meanq.training.terminal import make_console
 
 # Fitted by hand to learner steps measured on 2 CPU cores (see `make bench`): arithmetic, weights, fixed overhead.
@@ -49,6 +51,18 @@ def estimate_seconds(config: Config, env: Environment) -> float:
     per_update = flops / _FLOPS_PER_SECOND + weights * _SECONDS_PER_WEIGHT + _SECONDS_PER_UPDATE
     per_step = _SECONDS_PER_ACTION + _ENV_SECONDS.get(config.env.kind, _OTHER_ENV_SECONDS)
     return updates * per_update + config.total_steps * per_step
+
+
+def check_fits(plan: Plan) -> None:
+    """Raise ConfigError where a run cannot fit in the memory that its launcher has for it, as the run itself would."""
+    launcher = None if plan.launcher == IN_PROCESS else make_launcher(plan.launcher_fields)
+    room = launcher.room(plan.configs) if launcher else None
+    for config in {(c.env.name, c.label): c for c in plan.configs}.values():
+        env = make_env(config.env, stream(0, "cost"))  # only for its shapes
+        if room:
+            check_room(config, env, room.gpu and config.device != "cpu", room.size, room.whose, room.remedy)
+        elif launcher is None:
+            check_memory(config, env, resolve_device(config.device))
 
 
 def show_plan(plan: Plan) -> None:

@@ -26,6 +26,15 @@ class Run(NamedTuple):
     overrides: list[str]
 
 
+class Room(NamedTuple):
+    """The memory that a launcher has for each run."""
+
+    size: int  # bytes of main memory
+    gpu: bool  # there is one, which holds the rest
+    whose: str  # for messages: "... are free" `whose`
+    remedy: str
+
+
 class RunFailedError(RuntimeError):
     """A run failed. Where it was executed the user has been told, and its directory says why."""
 

@@ -7,14 +7,11 @@ an edit of conf/ does not change waiting runs. A launcher is a class with `launc
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from hydra.utils import get_class
 
 from meanq.config.extensions import loggers
 from meanq.config.schema import Config
 from meanq.launching.execute import Run, RunFailedError, execute
-from meanq.launching.plan import IN_PROCESS, Plan
+from meanq.launching.plan import IN_PROCESS, Plan, make_launcher
 from meanq.rundir.layout import run_directory
 from meanq.rundir.reader import read_status
 from meanq.rundir.reuse import reuse, said_of
@@ -34,9 +31,8 @@ def launch(plan: Plan) -> list[RunFailedError]:
 
 def _launch(plan: Plan, runs: Sequence[Run]) -> list[RunFailedError]:
     if runs and plan.launcher != IN_PROCESS:
-        fields = dict(plan.launcher_fields)
-        launcher: Any = get_class(fields.pop("_target_"))(**fields)
-        return launcher.launch(runs)
+        failures: list[RunFailedError] = make_launcher(plan.launcher_fields).launch(runs)
+        return failures
     failures = []
     for run in runs:
         try:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from meanq.config.errors import ConfigError
 from meanq.config.schema import Config
 from meanq.launching.closed_terminal import outlive_terminal
-from meanq.launching.execute import BUSY, CANNOT_WORK, FAILED, Run, RunFailedError, execute
+from meanq.launching.execute import BUSY, CANNOT_WORK, FAILED, Room, Run, RunFailedError, execute
 from meanq.launching.overrides import override_key
 from meanq.rundir.layout import run_directory
 from meanq.training.signals import StopSignals, hold_stop_signals
@@ -66,12 +66,21 @@ class LocalLauncher:
 
     def launch(self, runs: Sequence[Run]) -> list[RunFailedError]:
         """Run all; a failure of one does not affect the others. A stop signal is passed on to the runs."""
-        configs = [run.config for run in runs]
-        threads = max((c.threads for c in configs if c.threads), default=self._threads)
-        shares = divide(available_cores(), gpus_of(configs), len(runs), self._jobs, threads)
+        shares = self._shares([run.config for run in runs])
         at_once = f"{len(shares)} at once with {len(shares[0].cores)} core(s) each"
         _say(f"{len(runs)} runs, {at_once}; lines begin with the run's name")
         return train_on(runs, shares, len(shares))
+
+    def room(self, configs: Sequence[Config]) -> Room:
+        """Return the memory that each of these runs would have now."""
+        from meanq.training.machine import available_memory  # imports torch
+        from meanq.training.memory import LOCAL_SHARE
+
+        return Room(available_memory() // len(self._shares(configs)), bool(gpus_of(configs)), *LOCAL_SHARE)
+
+    def _shares(self, configs: Sequence[Config]) -> list[Share]:
+        threads = max((c.threads for c in configs if c.threads), default=self._threads)
+        return divide(available_cores(), gpus_of(configs), len(configs), self._jobs, threads)
 
 
 def train_on(runs: Sequence[Run], shares: Sequence[Share], places: int) -> list[RunFailedError]:

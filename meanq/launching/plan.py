@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -101,8 +101,8 @@ def plan(arguments: Sequence[str], if_several: str = "add -m to run them all") -
         fields: Any = OmegaConf.to_container(composed.hydra.launcher, resolve=True)
     if launcher != IN_PROCESS and not fields["_target_"].startswith("meanq."):
         raise ConfigError(f"hydra/launcher={launcher}: meanq does not know it; write basic, local or slurm")
-    if launcher != IN_PROCESS:  # a launcher checks its fields when it is made
-        get_class(fields["_target_"])(**{name: value for name, value in fields.items() if name != "_target_"})
+    if launcher != IN_PROCESS:
+        make_launcher(fields)
     words = [[o for o in job.overrides if override_key(o) != "label"] for job in jobs]
     labels = [label_override(str(config.label)) for config in configs]
     job_overrides = [[*job, label] for job, label in zip(words, labels, strict=True)]
@@ -110,6 +110,11 @@ def plan(arguments: Sequence[str], if_several: str = "add -m to run them all") -
     _check_directories(result)
     _try_own_code(result)
     return result
+
+
+def make_launcher(fields: Mapping[str, Any]) -> Any:
+    """Make a launcher, which checks its fields; raises ConfigError."""
+    return get_class(fields["_target_"])(**{name: value for name, value in fields.items() if name != "_target_"})
 
 
 def _compose_all(config_name: str, jobs: Sequence[Job], of_hydra: Sequence[str]) -> list[Config]:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from meanq.config.errors import ConfigError
-from meanq.launching.execute import BUSY, LeftError, Run, RunFailedError
+from meanq.config.schema import Config
+from meanq.launching.execute import BUSY, LeftError, Room, Run, RunFailedError
 from meanq.launching.slurm_job import SlurmJob
 from meanq.launching.slurm_queue import Jobs, already_queued, named, wait
 from meanq.launching.slurm_refusal import explain_rejection, is_submit_limit
@@ -79,6 +80,15 @@ class SlurmLauncher:
             for directory, holder in others.items()
             if read_status(directory).get("state") != "finished"
         ]
+
+    def room(self, configs: Sequence[Config]) -> Room | None:
+        """Return the memory that each run of a job has; None where the cluster decides."""
+        memory, places = self._fields["mem_gb"], self._fields["runs_per_job"]
+        if memory is None or {"mem", "mem-per-cpu", "mem_per_cpu"} & set(self._fields["additional_parameters"] or {}):
+            return None
+        gpu = bool(self._fields["gpus_per_node"]) or "gpu" in str(self._fields["gres"])
+        whose = " for each run of a job" if places > 1 else " in a job"
+        return Room(int(memory * 2**30) // places, gpu, whose, f", or more than hydra.launcher.mem_gb={memory}")
 
     def _check_threads(self, runs: Sequence[Run]) -> None:
         places, cores = self._fields["runs_per_job"], self._fields["cpus_per_task"]

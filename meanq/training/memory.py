@@ -25,6 +25,7 @@ _FLOAT_BYTES = 4
 _MAX_OUTPUT_BYTES = 2**28  # of one state
 _ENV_BYTES = {"atari": 2**20}  # of one environment; of other kinds:
 _OTHER_ENV_BYTES = 2**10
+LOCAL_SHARE = (" for each run", ", or fewer hydra.launcher.jobs")  # whose memory it is, and the remedy
 # Fields that memory is proportional to, with usual values. The one that exceeds it most is to blame.
 _USUAL = {
     "algo.ensemble_size": 5,
@@ -54,8 +55,18 @@ def check_memory(config: Config, env: Environment, device: torch.device, trainin
     """Raise ConfigError where the run, or its evaluation alone, would not fit: now, not at step 300,000."""
     parts = list(islice(_parts(config, env, device.type == "cuda"), None if training else _EVALUATION_PARTS))
     for on_gpu in sorted({part.on_gpu for part in parts}):
+        whose, remedy = "", ""
+        if on_gpu:
+            whose, remedy = " on the GPU", ", or replay_on_device=false" if config.replay_on_device else ""
+        elif MEMORY_SHARE in os.environ:
+            whose, remedy = LOCAL_SHARE
         available = gpu_memory(device) if on_gpu else available_memory()
-        _check_fits(config, [part for part in parts if part.on_gpu == on_gpu], available)
+        _check_fits(config, [part for part in parts if part.on_gpu == on_gpu], available, whose, remedy)
+
+
+def check_room(config: Config, env: Environment, gpu: bool, room: int, whose: str, remedy: str) -> None:
+    """Raise ConfigError where what a run keeps in main memory exceeds `room` bytes; `gpu`: the run uses one."""
+    _check_fits(config, [part for part in _parts(config, env, gpu) if not part.on_gpu], room, whose, remedy)
 
 
 def _parts(config: Config, env: Environment, gpu: bool) -> Iterator[Part]:
@@ -86,7 +97,7 @@ def _parts(config: Config, env: Environment, gpu: bool) -> Iterator[Part]:
     yield Part("the replay needs", replay, ("algo.replay_capacity", "algo.ensemble_size"), False)
 
 
-def _check_fits(config: Config, parts: list[Part], available: int) -> None:
+def _check_fits(config: Config, parts: list[Part], available: int, whose: str, remedy: str) -> None:
     needed = sum(part.size for part in parts)
     if needed <= available:
         return
@@ -94,11 +105,6 @@ def _check_fits(config: Config, parts: list[Part], available: int) -> None:
     values: dict[str, Any] = {name: attrgetter(name)(config) for name in part.fields}
     values |= {"algo.replay_capacity": build.replay_capacity(config)} if "algo.replay_capacity" in values else {}
     name, value = max(values.items(), key=lambda field: field[1] / _USUAL.get(field[0], 1))
-    whose, remedy = "", ""
-    if part.on_gpu:
-        whose, remedy = " on the GPU", ", or replay_on_device=false" if config.replay_on_device else ""
-    elif MEMORY_SHARE in os.environ:
-        whose, remedy = " for each run", ", or fewer hydra.launcher.jobs"
     depending = sum(other.size for other in parts if name in other.fields)
     room = max(0, available - (needed - depending))
     raise ConfigError(

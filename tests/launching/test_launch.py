@@ -1,10 +1,12 @@
 """What a launcher is given, and how a machine is divided among runs."""
 
+import contextlib
 import os
 import pickle
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -12,6 +14,7 @@ from omegaconf import OmegaConf
 
 from meanq.config.errors import ConfigError
 from meanq.config.schema import CONFIG_DIR
+from meanq.launching.cost import check_fits
 from meanq.launching.execute import Run
 from meanq.launching.launch import launch
 from meanq.launching.local import LocalLauncher, Share, available_cores, describe, divide, run_names
@@ -176,3 +179,39 @@ def test_a_sweep_says_what_it_is_about_to_run(seeds: str, tmp_path: Path, monkey
     assert launch(sweep) == []
     assert seen == ([set(sweep.directories)] * 3 if seeds == "0-2" else [set()]), "one run needs no list"
     assert not (tmp_path / SWEEPS).exists()
+
+
+GIGABYTE = 2**30
+REPLAY = r"^algo.replay_capacity=500000: the replay needs 3\.6 GB and \S+ GB are free"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], rf"{REPLAY}: write \d+ or less$"),
+        (
+            ["hydra/launcher=local", "hydra.launcher.jobs=1"],
+            rf"{REPLAY} for each run: .*, or fewer hydra\.launcher\.jobs$",
+        ),
+        (
+            ["hydra/launcher=slurm", "hydra.launcher.mem_gb=2"],
+            rf"{REPLAY} in a job: .* than hydra\.launcher\.mem_gb=2$",
+        ),
+        (
+            ["hydra/launcher=slurm", "hydra.launcher.runs_per_job=4"],
+            rf"{REPLAY} for each run of a job: write \d+ or less, or more than hydra\.launcher\.mem_gb=12$",
+        ),
+        (["hydra/launcher=slurm"], None),
+        (["hydra/launcher=slurm", "hydra.launcher.mem_gb=null"], None),
+        (["algo.replay_capacity=100000"], None),
+    ],
+)
+def test_a_dry_run_refuses_what_cannot_fit(
+    arguments: list[str], says: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here a machine with 2 GB, which does not matter to a cluster's jobs."""
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2 * GIGABYTE))
+    a_plan = planned("algo=dqn", "env=seaquest", "seed=0-1", "device=cpu", *arguments, f"root={tmp_path}/runs")
+    expected = pytest.raises(ConfigError, match=says) if says else contextlib.nullcontext()
+    with expected:
+        check_fits(a_plan)
