@@ -123,6 +123,13 @@ CASES = {
     "subset_min without target on MinAtar": ("algo=subset_min", *SMALL, "algo.target_network=null"),
     "resets on the chain": ("algo=dqn", *ELSEWHERE, "env=chain", "algo.reset_every=17"),
     "resets of all layers on MinAtar": ("algo=meanq_no_target", *SMALL, "algo.reset_every=17", "algo.reset_layers=all"),
+    "resets of noisy layers and random subsets on MinAtar": (
+        *("algo=meanq_rainbow", *SMALL, "algo.bootstrap=min", "algo.bootstrap_subset=2", "algo.target_network=40"),
+        *("algo.reset_every=17", "algo.reset_layers=all", "network.layer_norm=features"),
+    ),
+    "resets with an optimiser of torch on the chain": (
+        *("algo=meanq", *ELSEWHERE, "env=chain", "algo.reset_every=17", "algo.optimiser=torch.optim.NAdam"),
+    ),
     "meanq_rainbow on MinAtar": ("algo=meanq_rainbow", *SMALL, "env=minatar/freeway"),
     "sunrise on MinAtar": ("algo=sunrise", *SMALL, "algo.multi_step=3", "algo.random_shift=1"),
     **{f"{algo} on Atari": (f"algo={algo}", *ATARI) for algo in ("meanq", "avg_dqn", "bootstrapped_dqn")},
