@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 
-from meanq.config.errors import ConfigError
+from meanq.config.errors import LONGEST_MESSAGE, ConfigError, printable
 
 from .runs import AnalysisError
 
@@ -21,7 +21,7 @@ def command(main: Callable[[Sequence[str] | None], None]) -> Callable[..., None]
         try:
             main(arguments)
         except (AnalysisError, ConfigError) as error:
-            sys.exit(f"analysis: {error}")
+            sys.exit(f"analysis: {printable(str(error), LONGEST_MESSAGE)}")
 
     return run
 
@@ -35,7 +35,7 @@ def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
 def say(messages: Iterable[str]) -> None:
     """Print to stderr, so that a table on stdout stays a table."""
     for message in messages:
-        print(f"analysis: {message}", file=sys.stderr)
+        print(f"analysis: {printable(message, LONGEST_MESSAGE)}", file=sys.stderr)
 
 
 def default_directory(path: Path, name: str) -> Path:

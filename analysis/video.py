@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meanq.config.errors import printable
+
 from .console import command, make_parser, say, writing
 from .runs import AnalysisError, read_run
 
@@ -146,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     say(video.notes)
     score, recorded = video.played.score, ", as in evaluations.csv" if video.as_recorded else ""
     print(f"episode {video.played.index}: return {score.episode_return:g} in {score.length:,} steps{recorded}")
-    print(f"{video.path}: {video.pictures / video.fps:.1f} s")
+    print(f"{printable(str(video.path))}: {video.pictures / video.fps:.1f} s")
 
 
 if __name__ == "__main__":

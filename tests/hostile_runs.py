@@ -1,15 +1,21 @@
 """Makes run directories that are broken or hostile: every file of a run, with everything that can be wrong with it."""
 
+import hashlib
 import io
 import json
 import os
+import re
+import shutil
 import socket
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from meanq.rundir.reader import find_runs
 from tests.synthetic_runs import write_run
 
 FILES = ("config.yaml", "status.json", "meta.json", "evaluations.csv", "training.csv", "timings.csv", "probes.npz")
@@ -130,19 +136,113 @@ KINDS: dict[str, Callable[[Path], object]] = {
 }
 
 
+def spoil(path: Path, name: str) -> None:
+    """Replace a file by one of CONTENTS, KINDS or, with `large_` before the name, LARGE."""
+    path.unlink(missing_ok=True)
+    if name in KINDS:
+        KINDS[name](path)
+    elif name in CONTENTS:
+        path.write_bytes(CONTENTS[name])
+    else:
+        path.write_bytes(LARGE[path.suffix][name.removeprefix("large_")]())
+
+
 def write_hostile_runs(root: Path) -> list[Path]:
     """Write one run for every file and everything that can be wrong with it."""
     made = []
     for file in FILES:
-        large = LARGE[Path(file).suffix]
-        for name in (*CONTENTS, *KINDS, *(f"large_{name}" for name in large)):
+        for name in (*CONTENTS, *KINDS, *(f"large_{name}" for name in LARGE[Path(file).suffix])):
             returns = {10_000: [1, 2], 20_000: [3, 4]}
             directory = write_run(root, label=f"{file}_{name}", returns=returns, q={10_000: np.zeros((4, 1, 2))})
-            path = directory / file
-            path.unlink(missing_ok=True)
-            if name in KINDS:
-                KINDS[name](path)
-            else:
-                path.write_bytes(CONTENTS[name] if name in CONTENTS else large[name.removeprefix("large_")]())
+            spoil(directory / file, name)
             made.append(directory)
     return made
+
+
+# Changes of a checkpoint's content; its checksums are made right again afterwards.
+FORGERIES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no_state": lambda content: content.pop("state"),
+    "state_of_text": lambda content: content.update(state="text"),
+    "state_of_lists": lambda content: content.update(state=[[]] * 100_000),
+    "no_agent": lambda content: content["state"].pop("agent"),
+    "agent_of_numbers": lambda content: content["state"].update(agent=dict.fromkeys(content["state"]["agent"], 3)),
+    "no_weights": lambda content: content["state"]["agent"].update(online={}),
+    "weights_of_text": lambda content: content["state"]["agent"].update(online={"a": ESCAPE}),
+    "step_of_text": lambda content: content.update(step=ESCAPE),
+    "step_of_another": lambda content: content.update(step=10**15),
+    "threads": lambda content: content["state"].update(threads=10**9),
+    "threads_of_text": lambda content: content["state"].update(threads="1"),
+    "versions": lambda content: content["state"].update(versions=3),
+    "device": lambda content: content["state"]["versions"].update(device=ESCAPE),
+    "rows": lambda content: content["state"]["record"].update({"evaluations.csv": 10**9}),
+    "rows_of_text": lambda content: content["state"].update(record={"probes.npz": "x"}),
+    "no_rows": lambda content: content["state"].update(record={}),
+    "seconds": lambda content: content["state"].update(seconds="x"),
+    "format": lambda content: content.update(format=ESCAPE),
+    "files_elsewhere": lambda content: content["files"].update({"../../../../other/file": "x"}),
+    "sizes": lambda content: content.update(sizes=dict.fromkeys(content["sizes"], "x")),
+    "frames": lambda content: content["frames"][0].update(last=10**12),
+    "frames_of_text": lambda content: content["frames"][0].update(first="x"),
+    "frames_unpacked": lambda content: content["frames"][0].update(compressed="yes"),
+    "scalar": lambda content: content["state"].update(seconds={"$scalar": ["V10000000000", 10**10]}),
+    "array_twice": lambda content: content["state"].update(seconds=[content["state"]["agent"]] * 2),
+    "bytes": lambda content: content["state"].update(seconds={"$bytes": ["x"]}),
+    "infinity": lambda content: content["state"].update(seconds=float("inf")),
+}
+# Of CONTENTS, for every file of a run that is resumed.
+RESUMED = ("empty", "not_utf8", "brackets", "steps", "types", "control", "nan", "lying_header", "pickle", "not_finite")
+SHORT = (
+    *("algo=dqn", "env=chain", "total_steps=60", "algo.first_update=20", "evaluation.every=30"),
+    *("evaluation.episodes=2", "probe.every=30", "log_every=20", "checkpoint.every=20"),
+    *("threads=1", "device=cpu", "label=hostile"),
+)
+
+
+def write_interrupted_runs(root: Path, interrupted: Path, other: Path) -> list[Path]:
+    """Copy a run of SHORT that was interrupted, spoil a file of each copy, or forge its checkpoints.
+
+    They are the seeds from 1 on of <root>/<study>/<env>/<label>; the last one is a copy as it is. `other` is a
+    directory to which one of them leads.
+    """
+    place = root.joinpath(*interrupted.parts[-4:-1])
+    files = sorted(str(path.relative_to(interrupted)) for path in interrupted.rglob("*") if path.is_file())
+    files = [file for file in files if file != "config.yaml"]
+    kept = [file for file in files if "/" not in file]
+    tasks = [(file, name) for file in [*files, "lock", "weights.safetensors"] for name in KINDS]
+    tasks += [(file, name) for file in [*kept, "lock", "weights.safetensors"] for name in RESUMED]
+    tasks += [("checkpoint", "link"), ("checkpoint", "fifo")] + [("forged", name) for name in FORGERIES]
+    made = []
+    for seed, (file, name) in enumerate([*tasks, ("", "")], 1):
+        directory = place / f"seed_{seed}"
+        shutil.copytree(interrupted, directory)
+        config = directory / "config.yaml"
+        config.write_text(re.sub("^seed: 0$", f"seed: {seed}", config.read_text(), flags=re.MULTILINE))
+        if file == "forged":
+            for path in (directory / "checkpoint").glob("state-*.json"):
+                content = json.loads(path.read_bytes().splitlines()[0])
+                FORGERIES[name](content)
+                line = json.dumps(content).encode()
+                path.write_bytes(line + b"\n" + hashlib.sha256(line).hexdigest().encode() + b"\n")
+        elif file == "checkpoint":
+            shutil.rmtree(directory / file)
+            (directory / file).symlink_to(other) if name == "link" else os.mkfifo(directory / file)
+        elif file:
+            spoil(directory / file, name)
+        made.append(directory)
+    return made
+
+
+def make_videos(root: Path, out: Path) -> None:
+    """Make a short video of each run, as `meanq video` does; the reasons of failures go to stderr."""
+    from analysis.video import main
+
+    for directory in find_runs([root], []):
+        name = out / directory.parent.name / f"{directory.name}.gif"
+        try:
+            main([str(directory), "--out", str(name), "--seconds", "0"])
+        except SystemExit as error:
+            print(error, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    make_videos(*map(Path, sys.argv[1:]))

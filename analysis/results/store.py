@@ -5,8 +5,8 @@ like any other run, so a study can be continued anywhere: new runs join the kept
 """
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pandas as pd
 import yaml
 
 from meanq.rundir import layout
+from meanq.rundir.reader import open_file
 
 from ..figures.catalogue import KINDS, read_tables
 from ..figures.tables import need, read_table
@@ -95,8 +96,8 @@ def _copy(run: Run, place: Path) -> None:
     for name, content in ((layout.META, meta), (layout.STATUS, status)):
         (place / name).write_text(json.dumps(content, indent=2) + "\n")
     for name in (*layout.TABLES, layout.PROBES):
-        if (run.directory / name).is_file():
-            shutil.copyfile(run.directory / name, place / name)
+        with suppress(FileNotFoundError), open_file(run.directory / name) as file:
+            (place / name).write_bytes(file.read())
 
 
 def _without_host(meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+LONGEST_MESSAGE = 2_000
+
 
 def printable(text: str, most: int = 300) -> str:
     """The text on one line, without control characters, which a terminal would obey, and not too long."""
@@ -15,14 +17,13 @@ class ConfigError(ValueError):
     """A user's mistake, in one line: the field, its value, and what to write instead."""
 
     def __init__(self, message: object) -> None:
-        super().__init__(printable(str(message), _LONGEST_MESSAGE))  # a value may hold anything
+        super().__init__(printable(str(message), LONGEST_MESSAGE))  # a value may hold anything
 
 
 class RunError(ValueError):
     """A directory that is not that of a run, or whose files cannot be used, in one line."""
 
 
-_LONGEST_MESSAGE = 2_000
 _LONGEST_LIST = 60  # lists all environments, but not all fields
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from meanq.config.errors import ConfigError
+from meanq.config.errors import LONGEST_MESSAGE, ConfigError, printable
 from meanq.config.schema import Config
 from meanq.rundir.layout import run_directory
 from meanq.rundir.lock import BusyError
@@ -99,10 +99,12 @@ def _report(directory: Path, error: Exception) -> None:
         complain(error)
     elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         complain(f"{directory}: {error.strerror}; its tables are whole: make room and give the same command again")
+    elif isinstance(error, OSError) and directory in (path := Path(str(error.filename2 or error.filename))).parents:
+        complain(f"{path}: {error.strerror}; mend that and give the same command again")
     else:
         traceback.print_exception(error)
 
 
 def complain(message: object) -> None:
     """Print an error in one line."""
-    print(f"meanq: {message}", file=sys.stderr)
+    print(f"meanq: {printable(str(message), LONGEST_MESSAGE)}", file=sys.stderr)

@@ -62,8 +62,6 @@ def read_points(directory: Path) -> list[Point]:
     points: dict[int, Point] = {}
 
     def at(step: int) -> Point:
-        if not 0 <= step < 2**63:
-            raise ValueError("has a step that is none")
         return points.setdefault(int(step), Point(int(step)))
 
     try:
@@ -73,9 +71,8 @@ def read_points(directory: Path) -> list[Point]:
             for step, value in zip(*curve, strict=True) if curve else ():
                 at(step).scalars[metric.mirror] = float(value)
         for table, prefix in _TABLES:
-            for row in reader.read_table(directory / table):
-                cells = {name: value for name, value in row.items() if name != "step" and value != ""}
-                at(int(row["step"])).scalars.update({f"{prefix}/{name}": float(cells[name]) for name in cells})
+            for row in reader.read_numbers(directory / table):
+                at(int(row.pop("step"))).scalars.update({f"{prefix}/{name}": row[name] for name in row})
         for step, q in zip(run.probe_step, () if run.q is None else run.q, strict=True):
             at(step).histograms["probe/q"] = q.ravel()
     except (
@@ -92,9 +89,9 @@ def read_points(directory: Path) -> list[Point]:
 def _read_data(directory: Path) -> RunData:
     config = reader.read_config(directory)
     scores = normalising_scores(config)
-    rows = reader.read_table(directory / layout.EVALUATIONS)
+    rows = reader.read_numbers(directory / layout.EVALUATIONS)
     names = set(rows[0]) - {"step", "episode"} if rows else ()
-    columns = {name: np.array([float(row[name]) for row in rows]) for name in names}
-    step, probes = np.array([int(row["step"]) for row in rows], int), reader.read_probes(directory, config)
+    columns = {name: np.array([row[name] for row in rows]) for name in names}
+    step, probes = np.array([row["step"] for row in rows], int), reader.read_probes(directory, config)
     data = RunData(scores, step, columns)
     return data if probes is None else data.with_probes(replace(probes, q=probes.q.astype(np.float64)))

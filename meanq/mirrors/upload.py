@@ -19,7 +19,7 @@ from meanq.mirrors.process import ProcessMirror
 from meanq.mirrors.sink import read_points
 from meanq.mirrors.wandb import destination, has_key, is_mirrored
 from meanq.rundir import reader
-from meanq.rundir.layout import CONFIG
+from meanq.rundir.layout import CONFIG, META, STATUS
 
 
 def _logger_of(directory: Path, arguments: argparse.Namespace) -> LoggerConfig:
@@ -40,18 +40,20 @@ def _logger_of(directory: Path, arguments: argparse.Namespace) -> LoggerConfig:
 
 def upload(directory: Path, arguments: argparse.Namespace) -> str:
     """Upload one run, unless W&B has it or it has not ended; returns what was done, in words. Raises OSError."""
-    state = reader.read_status(directory).get("state", "unknown")
+    state = reader.read_json_if_there(directory / STATUS).get("state", "unknown")
     if state not in ("finished", "failed"):
         return f"skipped, is not finished: its state is {reader.printable(str(state), 40)}"
     logger = _logger_of(directory, arguments)
     where = destination(logger, arguments.mode)
-    if is_mirrored(directory, where, state):
+    # All files are read before W&B is started, which takes seconds.
+    last_step = max((point.step for point in read_points(directory)), default=-1)
+    reader.read_json_if_there(directory / META)
+    if is_mirrored(directory, where, state, last_step):
         return "is there already"
-    points = read_points(directory)
     mirror = ProcessMirror(logger, directory, pass_on_notes=False)
-    mirror.update(points[-1].step if points else 0)
+    mirror.update(max(0, last_step))
     mirror.close(state)
-    if not is_mirrored(directory, where, state):
+    if not is_mirrored(directory, where, state, last_step):
         raise OSError("the line above says why")
     return "uploaded"
 

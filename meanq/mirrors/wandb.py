@@ -12,10 +12,10 @@ from typing import Any, Literal
 from meanq.config.errors import ConfigError
 from meanq.config.fields import is_identity
 from meanq.config.schema import WANDB_MODES, LoggerConfig
-from meanq.mirrors.sink import Point, Sink, read_points
+from meanq.mirrors.sink import Point, Sink
 from meanq.rundir.files import write_json
 from meanq.rundir.layout import META, MIRROR_STATE, WANDB_DIR, WEIGHTS
-from meanq.rundir.reader import read_config, read_json_if_valid
+from meanq.rundir.reader import open_file, read_config, read_json_if_valid
 
 # W&B shows exit code 1 as failed and records 255 after Ctrl-C.
 _EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 255}
@@ -76,7 +76,9 @@ class WandbSink(Sink):
         import wandb
 
         weights = self._directory / WEIGHTS
-        if self._logger.weights and state == "finished" and weights.exists():
+        if self._logger.weights and state == "finished" and os.path.lexists(weights):
+            with open_file(weights):  # no link: W&B would get what it leads to
+                pass
             artifact = wandb.Artifact(f"weights-{self.id}", type="model", metadata={"step": self.position - 1})
             artifact.add_file(str(weights), policy="immutable", skip_cache=True)  # no copies outside the directory
             self._run.log_artifact(artifact)
@@ -117,10 +119,9 @@ def _remove_earlier(place: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def is_mirrored(directory: Path, where: str, state: str) -> bool:
-    """Whether the destination has everything that is in the files now."""
-    points = read_points(directory)
-    expected = {"state": state, "step": points[-1].step if points else -1}
+def is_mirrored(directory: Path, where: str, state: str, last_step: int) -> bool:
+    """Whether the destination has everything up to the last step in the files, -1 if there is none."""
+    expected = {"state": state, "step": last_step}
     return read_json_if_valid(directory / MIRROR_STATE).get(where) == expected
 
 

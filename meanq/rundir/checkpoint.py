@@ -14,6 +14,7 @@ with a type and a shape, the rest is JSON. Only files with these names are ever 
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import re
@@ -30,7 +31,7 @@ import torch
 from meanq.replay.buffer import Replay
 from meanq.rundir.files import write_atomically
 from meanq.rundir.layout import CHECKPOINT_DIR
-from meanq.rundir.reader import UnreadableFileError, open_file
+from meanq.rundir.reader import UnreadableFileError, check_weights, open_file
 
 _FORMAT = 2
 _KEPT = 2  # one survives if the newest turns out to be broken
@@ -41,6 +42,9 @@ _STATE_NAME = re.compile(r"state-(\d+)\.json")
 _COPY = ".copy"
 _NAMES = r"(frames-\d+-\d+(\.copy)?|arrays-\d+\.safetensors|state-\d+\.json)"
 _OURS = re.compile(rf"{_NAMES}|\.{_NAMES}\.\w{{8}}")  # the latter: left behind by write_atomically after a crash
+
+
+_WRONG = (AttributeError, MemoryError, OverflowError, TypeError, ValueError)  # of what is not as it was written
 
 
 class CheckpointError(RuntimeError):
@@ -146,7 +150,7 @@ class Checkpoints:
 
     def _remove_except(self, needed: set[str]) -> None:
         for path in self.directory.iterdir():
-            if path.name not in needed and _OURS.fullmatch(path.name):
+            if path.name not in needed and _OURS.fullmatch(path.name) and (path.is_symlink() or not path.is_dir()):
                 path.unlink()
 
     def _states(self) -> dict[int, Path]:
@@ -188,15 +192,17 @@ class Checkpoints:
         files = set(newest_files)
         for path in states[:-1]:
             with contextlib.suppress(CheckpointError):  # a broken one needs nothing
-                files |= set(json.loads(_read(path))["files"])
+                files |= set(_read_state(path)["files"])
         copies = {name + _COPY for name in files}
         self._remove_except(files | copies | {path.name for path in states})
 
     def _load(self, path: Path, with_frames: bool, warn: Callable[[str], None]) -> Saved:
         try:
-            content = json.loads(_read(path))
+            content = _read_state(path)
             if content["format"] != _FORMAT:
                 raise CheckpointError(f"its format is {content['format']}, of another version of meanq")
+            if type(content["step"]) is not int or path.name != f"state-{content['step']}.json":
+                raise CheckpointError(f"it is of step {content['step']!r:.40}")
             files = content["files"] if with_frames else {content["arrays"]: content["files"][content["arrays"]]}
             if not all(_OURS.fullmatch(name) for name in files):
                 raise CheckpointError("it names files that are not of a checkpoint")
@@ -206,10 +212,13 @@ class Checkpoints:
                 for name, checksum in files.items()
             }
             segments = [Segment(**s) for s in content["frames"]] if with_frames else []
+            if not all(0 <= s.last - s.first <= _SEGMENT_FRAMES for s in segments):
+                raise CheckpointError("it has more frames in a file than meanq writes")
+            check_weights(io.BytesIO(data[content["arrays"]]))
             arrays = safetensors.numpy.load(data[content["arrays"]])
             frames = [(s, data[s.name]) for s in segments]
             state = _from_plain(content["state"], arrays)
-        except (safetensors.SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (safetensors.SafetensorError, LookupError, RecursionError, *_WRONG) as error:
             raise CheckpointError(f"it is malformed ({error})") from None
         self._segments = segments
         self._checksums = {s.name: content["files"][s.name] for s in segments}
@@ -246,6 +255,16 @@ def _read(path: Path, checksum: str | None = None, most: int = _MAX_STATE_BYTES)
     if _checksum(data) != checksum:
         raise CheckpointError(f"{path.name} is damaged: its checksum is wrong")
     return data
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    """Read a state file and check that it is an object with `files`."""
+    try:
+        content = json.loads(_read(path))
+        dict(content["files"].items())
+        return content
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise CheckpointError(f"it is malformed ({error})") from None
 
 
 def _checksum(data: bytes) -> str:
@@ -288,8 +307,8 @@ def _to_plain(node: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
     return {kind: path}
 
 
-def _from_plain(node: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Invert _to_plain."""
+def _from_plain(node: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """Invert _to_plain. Takes each array out of `arrays`, since a state has it once."""
     if isinstance(node, list):
         return [_from_plain(item, arrays) for item in node]
     if not isinstance(node, dict):
@@ -297,13 +316,16 @@ def _from_plain(node: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if len(node) == 1:
         (mark, value), *_ = node.items()
         if mark == "$scalar":
-            return np.dtype(value[0]).type(value[1])
+            dtype = np.dtype(value[0])
+            if dtype.kind not in "biuf":
+                raise ValueError(f"a number of type {dtype}")
+            return dtype.type(value[1])
         if mark == "$tuple":
             return tuple(_from_plain(item, arrays) for item in value)
         if mark == "$array":
-            return arrays[value].copy()  # safetensors returns read-only arrays
+            return arrays.pop(value).copy()  # safetensors returns read-only arrays
         if mark == "$tensor":
-            return torch.from_numpy(arrays[value].copy())
+            return torch.from_numpy(arrays.pop(value).copy())
         if mark == "$bytes":
-            return arrays[value].tobytes()
+            return arrays.pop(value).tobytes()
     return {key: _from_plain(value, arrays) for key, value in node.items()}

@@ -1,5 +1,6 @@
 """Whether a directory holds the run of a configuration."""
 
+import os
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,7 @@ def _plain(value: Any) -> Any:
 
 def differences(directory: Path, config: Config) -> list[str]:
     """List 'field: stored -> given' for each field in which the run stored here differs from this configuration."""
-    try:
-        stored = read_config(directory)
-    except UnreadableFileError as error:
-        raise ConfigError(f"{error.path} cannot be read ({error.reason}); {REMEDY}") from None
+    stored = read_config(directory)
     plain = {field.name: _plain(getattr(config, field.name)) for field in fields(config)}
     names = [name for name in stored.keys() | plain.keys() if is_identity(name)]
     if all(name in stored and name in plain and stored[name] == plain[name] for name in names):
@@ -58,12 +56,16 @@ def check_directory(directory: Path, config: Config) -> None:
     """Raise ConfigError where the directory holds anything but this run. Writes nothing."""
     if directory.exists() and not directory.is_dir():
         raise ConfigError(f"root={config.root}: {directory} is a file; write another root, study or label")
-    if (directory / CONFIG).exists():
-        if different := "; ".join(differences(directory, config)):
+    if os.path.lexists(directory / CONFIG):
+        try:
+            different, changed = "; ".join(differences(directory, config)), changed_sources(directory, config)
+        except UnreadableFileError as error:
+            raise ConfigError(f"{error.path} cannot be read ({error.reason}); {REMEDY}") from None
+        if different:
             raise ConfigError(f"{directory} holds another run ({different}): write another label= or study=")
-        for field in changed_sources(directory, config):
+        for field in changed:
             remedy = "write another label= or study=, or remove the directory"
-            changed = f"its source is not the one that {directory} was trained with"
-            raise ConfigError(f"{field}={own_code(config)[field]}: {changed}; {remedy}")
+            what = f"its source is not the one that {directory} was trained with"
+            raise ConfigError(f"{field}={own_code(config)[field]}: {what}; {remedy}")
     elif any(path.name != LOCK and not TEMPORARY.fullmatch(path.name) for path in directory.glob("*")):
         raise ConfigError(f"{directory} holds files but no {CONFIG}: write another label= or study=")

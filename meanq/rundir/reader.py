@@ -30,12 +30,13 @@ from meanq.config.errors import printable as printable
 from meanq.rundir.layout import CONFIG, LOCK, META, PROBES, SEED_DIR, STATUS
 
 # What a run's files never exceed, so that the largest that is read takes less than a second and 500 MB.
-_MAX_BYTES = {".csv": 2**25, ".npz": 2**27}
+_MAX_BYTES = {".csv": 2**25, ".npz": 2**27, ".safetensors": 2**36}
 _MAX_TEXT_BYTES = 2**20  # of all other files
 _MAX_ROWS, _MAX_COLUMNS, _MAX_CELLS = 2**18, 1_000, 2**21  # of tables; 50 million interactions are 50,000 rows
 _MAX_LINE_BYTES = 2**16
 _MAX_UNPACKED_BYTES, _MAX_MEMBERS = 2**27, 100  # of an archive of arrays
-_MAX_VALUES, _MAX_DEPTH, _MAX_TEXT = 10_000, 30, 10_000  # of JSON and YAML; a configuration has 300 values
+_MAX_VALUES, _MAX_DEPTH = 10_000, 30  # of JSON and YAML; a configuration has 300 values
+_MAX_TEXT, _MAX_JSON_TEXT = 10_000, 100_000  # characters of a value; the latter may be a traceback
 # Types of the values in JSON files and, of lists and objects, of their items. All may be absent or null.
 _Kind = tuple[tuple[type, ...], tuple[type, ...]]
 _TEXT: _Kind = ((str,), ())
@@ -57,6 +58,7 @@ _JSON_TYPES: dict[str, dict[str, _Kind]] = {
     },
     LOCK: {"host": _TEXT, "pid": _WHOLE},
 }
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SEED_LINE = re.compile(r"^seed: (0|[1-9][0-9]{0,17})$", re.MULTILINE)
 # What parsers raise for a file that is not what its name promises.
 _DAMAGE = (
@@ -92,14 +94,12 @@ def open_file(path: Path, most: int | None = None) -> Iterator[BinaryIO]:
     larger than `most` bytes or, by default, than a run's file of this kind ever is.
     """
     try:
-        if path.is_symlink():
-            raise DamagedFileError(path, "is a link")
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            os.close(descriptor)
-            raise DamagedFileError(path, "is not a regular file")
-        with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(mode := path.lstat().st_mode):  # a socket cannot be opened
+            raise DamagedFileError(path, "is a link" if stat.S_ISLNK(mode) else "is not a regular file")
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):  # it was replaced in between
+                raise DamagedFileError(path, "is not a regular file")
             most = most or _MAX_BYTES.get(path.suffix, _MAX_TEXT_BYTES)
             if about.st_size > most:
                 raise DamagedFileError(path, f"has {about.st_size:,} bytes, more than {most:,}")
@@ -155,6 +155,8 @@ def _check_size(content: Any) -> None:
                 below += value
             elif not isinstance(value, str | int | float | NoneType):
                 raise ValueError(f"has a value of type {type(value).__name__}")
+            elif isinstance(value, str) and len(value) > _MAX_JSON_TEXT:
+                raise ValueError(f"has a text of more than {_MAX_JSON_TEXT:,} characters")
             elif isinstance(value, int) and abs(value) >= 2**63:
                 raise ValueError("has a number of more than 64 bits")
             elif isinstance(value, float) and not math.isfinite(value):
@@ -213,6 +215,8 @@ def _check_events(text: str) -> None:
             raise ValueError("has aliases or tags, which no configuration of a run has")
         if isinstance(event, yaml.ScalarEvent) and len(event.value) > _MAX_TEXT:  # some numbers take quadratic time
             raise ValueError(f"has a value of more than {_MAX_TEXT:,} characters")
+        if isinstance(event, yaml.ScalarEvent) and _CONTROL.search(event.value):
+            raise ValueError("has control characters")
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -245,10 +249,41 @@ def read_table(path: Path) -> list[dict[str, str]]:
     """Read the rows of a CSV file; none where the file is missing, as in a new run."""
     try:
         with open_table(path) as data:
-            names, *rows = csv.reader(io.StringIO(data.decode(), newline="")) if data else [[]]
-            return [dict(zip(names, row, strict=True)) for row in rows if row]
+            rows = list(_rows(data))
+            for row in rows:
+                _step(row["step"])
+            return rows
     except FileNotFoundError:
         return []
+
+
+def _rows(data: bytes) -> Iterator[dict[str, str]]:
+    rows = csv.reader(io.StringIO(data.decode(), newline=""))
+    names = next(rows, [])
+    if "step" not in names:
+        raise ValueError("has no column step")
+    return (dict(zip(names, row, strict=True)) for row in rows if row)
+
+
+def read_numbers(path: Path) -> list[dict[str, float]]:
+    """Read the rows of a CSV file as numbers, without empty cells; `step`, which all rows have, is a whole number."""
+    try:
+        with open_table(path) as data:
+            rows = [
+                {name: float(cell) for name, cell in row.items() if cell} | {"step": _step(row["step"])}
+                for row in _rows(data)
+            ]
+            if len({(row["step"], row.get("episode")) for row in rows}) < len(rows):
+                raise ValueError("has rows with the same step")
+            return rows
+    except FileNotFoundError:
+        return []
+
+
+def _step(cell: str) -> int:
+    if not cell.isdecimal() or int(cell) >= 2**63:
+        raise ValueError(f"has the step {cell:.40}")
+    return int(cell)
 
 
 @dataclass(frozen=True)
@@ -293,6 +328,13 @@ def read_probes(directory: Path, config: Mapping[str, Any] | None = None) -> Pro
     return Probes(step, q, true_q, policy_value)
 
 
+def check_weights(data: BinaryIO) -> None:
+    """Raise ValueError for a file of safetensors whose header is too large; leaves the position at the beginning."""
+    if (header := int.from_bytes(data.read(8), "little")) > _MAX_TEXT_BYTES:
+        raise ValueError(f"has a header of {header:,} bytes, more than {_MAX_TEXT_BYTES:,}")
+    data.seek(0)
+
+
 def _check_archive(file: BinaryIO) -> None:
     """Raise ValueError for an archive that unpacks to too much, has too many files or is compressed in a slow way."""
     starts = 0  # of entries in its table of contents
@@ -321,8 +363,12 @@ def find_runs(roots: Iterable[Path], problems: list[tuple[str, str]]) -> Iterato
 
     seen: set[Path] = set()  # roots may overlap, and a link may lead back up
     for root in roots:
+        above = Path(root).resolve().parents
         for path, names, files in os.walk(root, onerror=note, followlinks=True):
             directory, real = Path(path), Path(path).resolve()
+            if real in above:
+                problems.append((path, "leads out of the directory that was asked for"))
+                seen.add(real)
             names[:] = [] if real in seen else sorted(name for name in names if not name.startswith("."))
             if real not in seen and (STATUS in files or SEED_DIR.fullmatch(directory.name or real.name)):
                 names.clear()
@@ -343,8 +389,5 @@ def read_last_rows(path: Path, column: str) -> Iterator[tuple[int, float]]:
             if end - start > _MAX_LINE_BYTES:
                 raise DamagedFileError(path, f"has a line of more than {_MAX_LINE_BYTES:,} bytes")
             cells = dict(zip(names, rows[start:end].decode().split(","), strict=True))
-            step = int(cells["step"])
-            if not 0 <= step < 2**63:
-                raise DamagedFileError(path, f"has the step {step:.3e}" if step < 10**300 else "has an endless step")
-            yield step, float(cells[column])
+            yield _step(cells["step"]), float(cells[column])
             end = start - 1

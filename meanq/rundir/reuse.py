@@ -63,6 +63,7 @@ def copy_run(source: Path, config: Config) -> None:
         for name in (*layout.TABLES, layout.PROBES, layout.WEIGHTS, layout.STATUS):
             if name == layout.DIAGNOSIS and not (source / name).is_file():
                 continue  # not every run has it
-            files.write_atomically(record.directory / name, (source / name).read_bytes())
+            with reader.open_file(source / name) as file:
+                files.write_atomically(record.directory / name, file.read())
     finally:
         record.close()

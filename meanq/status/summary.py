@@ -1,7 +1,10 @@
 """The table at the end of `meanq run`: what became of its runs, and where the time went."""
 
+import contextlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -26,7 +29,7 @@ def print_summary(console: Console, outcomes: Mapping[Path, Outcome]) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for directory, outcome in listed.items():
         env, label, seed = map(escape, directory.parts[-3:])
-        steps = f"{reader.read_status(directory).get('step', 0):,}"
+        steps = f"{reader.read_status(directory).get('step') or 0:,}"
         spent = duration(reader.read_json_if_valid(directory / layout.META).get("seconds"))
         evaluated = _evaluation_cells(directory)
         table.add_row(env, label, seed.removeprefix("seed_"), outcome.state, steps, *evaluated, spent)
@@ -45,24 +48,28 @@ def time_shares(directories: Iterable[Path]) -> dict[str, float]:
     """Return the share of each part of the loop in the total time of these runs, the largest first."""
     seconds: Counter[str] = Counter()
     for directory in directories:
-        before = 0
-        for row in reader.read_table(directory / layout.TIMINGS):
-            steps, before = int(row["step"]) - before, int(row["step"])
-            elapsed = steps / max(float(row["steps_per_second"]), 1e-9)
-            for name, share in row.items():
-                if name.startswith("share_"):
-                    seconds[name.removeprefix("share_")] += elapsed * float(share)  # type: ignore[assignment]
+        before = 0.0
+        with contextlib.suppress(reader.UnreadableFileError):  # `meanq status` tells of it
+            for row in reader.read_numbers(directory / layout.TIMINGS):
+                steps, before = row["step"] - before, row["step"]
+                elapsed = steps / max(row.get("steps_per_second", 0.0), 1e-9)
+                for name, share in row.items():
+                    if name.startswith("share_"):
+                        seconds[name.removeprefix("share_")] += elapsed * share  # type: ignore[assignment]
     return {part: spent / seconds.total() for part, spent in seconds.most_common()}
 
 
 def _evaluation_cells(directory: Path) -> list[str]:
     """Return, V(s0) and bias of the last evaluation."""
-    rows = reader.read_table(directory / layout.EVALUATIONS)
-    last = [row for row in rows if row["step"] == rows[-1]["step"]]
-    if not last:
+    try:
+        rows = reader.read_numbers(directory / layout.EVALUATIONS)
+    except reader.UnreadableFileError:  # `meanq status` tells of it
+        rows = []
+    columns = ("return", "value", "discounted_return")
+    last = [[row.get(name, math.nan) for name in columns] for row in rows if row["step"] == rows[-1]["step"]]
+    if not last or not all(map(math.isfinite, chain(*last))):
         return ["-", "-", "-"]
-    returns = [float(row["return"]) for row in last]
+    returns, values, discounted = zip(*last, strict=True)
     spread = f" ± {stdev(returns):.1f}" if len(returns) > 1 else ""
-    value = mean(float(row["value"]) for row in last)
-    bias = mean(definitions.bias(float(row["value"]), float(row["discounted_return"])) for row in last)
+    value, bias = mean(values), mean(map(definitions.bias, values, discounted))
     return [f"{mean(returns):.1f}{spread}", f"{value:.2f}", f"{bias:+.2f}"]

@@ -14,6 +14,8 @@ from meanq.config.extensions import own_code
 from meanq.config.schema import Config
 from meanq.learning.learner import why_not_compile
 
+MAX_THREADS = 1_024
+
 
 def resolve_device(device: str) -> torch.device:
     """The device; `auto` is a GPU if there is one."""

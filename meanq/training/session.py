@@ -5,6 +5,7 @@ depends on, so a checkpoint is always made between a step and its observation, a
 """
 
 import contextlib
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -149,6 +150,8 @@ class Session:
         state = saved.state
         try:
             self._check_same_machine(state, reporter)
+            if not 0 < state["threads"] <= machine.MAX_THREADS or not math.isfinite(state["seconds"]):
+                raise ValueError(f"{state['threads']!r:.20} threads, {state['seconds']!r:.20} seconds")
             torch.set_num_threads(state["threads"])  # another number would round otherwise
             self.loop.load_state_dict(saved.step, state)
             saved.restore_frames(self.loop.replay)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from meanq.config.errors import LONGEST_MESSAGE, printable
 from meanq.config.schema import Config
 from meanq.metrics import definitions
 from meanq.rundir.layout import Episode
@@ -68,7 +69,7 @@ class TerminalReporter:
 
     def warn(self, message: str) -> None:
         """Print a warning."""
-        self._print(f"  [yellow]warning:[/] {escape(message)}")
+        self._print(f"  [yellow]warning:[/] {escape(printable(message, LONGEST_MESSAGE))}")
 
     def progress(self, step: int, epsilon: float, last_return: float | None) -> None:
         """Update the bar, at most a few times a second. `last_return` is that of the last training game that ended."""

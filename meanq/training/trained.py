@@ -30,9 +30,9 @@ from meanq.learning.networks import QNetwork
 from meanq.rng import stream
 from meanq.rundir.checkpoint import CheckpointError, Checkpoints
 from meanq.rundir.layout import CONFIG, WEIGHTS, Episode
-from meanq.rundir.reader import open_file
+from meanq.rundir.reader import check_weights, open_file
 from meanq.training.evaluation import Evaluator, evaluation_policy, learned_reward
-from meanq.training.machine import resolve_device, tune_process
+from meanq.training.machine import MAX_THREADS, resolve_device, tune_process
 from meanq.training.memory import check_memory
 
 # What acting does not depend on, and what may not exist on this machine: a user's own bootstrap rule, directories.
@@ -43,7 +43,6 @@ _HERE = {
     "logger": {"name": "files"},
     "algo": {"bootstrap": "mean", "optimiser": "adam", "optimiser_options": {}},
 }
-_MAX_THREADS, _MAX_WEIGHT_BYTES = 1_024, 2**36
 
 
 @dataclass
@@ -92,7 +91,7 @@ def load_trained(
         typed = _typed_config(config, trust)
         weights, step = _read_weights(directory, typed, checkpoint, notes)
         threads = meta.get("threads")
-        tune_process(threads if isinstance(threads, int) and 0 < threads <= _MAX_THREADS else 1)  # as in the run
+        tune_process(threads if isinstance(threads, int) and 0 < threads <= MAX_THREADS else 1)  # as in the run
         device = resolve_device("auto" if meta.get("device") == "cuda" else "cpu")
         env = make_env(typed.env, stream(typed.seed, "evaluation"))
         check_memory(typed, env, device, training=False)
@@ -135,7 +134,8 @@ def _read_weights(
     path, checkpoints = directory / WEIGHTS, Checkpoints(directory)
     try:
         if checkpoint is None and os.path.lexists(path):
-            with open_file(path, _MAX_WEIGHT_BYTES):
+            with open_file(path) as file:
+                check_weights(file)
                 return load_file(path), config.total_steps
         saved = checkpoints.load(notes.append, step=checkpoint, frames=False)
     except (SafetensorError, OSError, CheckpointError) as error:
