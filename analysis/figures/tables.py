@@ -8,6 +8,7 @@ paper, at the step it is for). A mean over fewer runs than there are is left out
 deviations together in a column `group`.
 """
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -33,7 +34,8 @@ _TEXTS = ("env", "algo", "scope", "metric", "label", "other", "steps", "method",
 
 def read_table(path: Path | TextIO) -> pd.DataFrame:
     """A figure's table. Texts stay texts: a label may be called NA, or nothing at all."""
-    table = pd.read_csv(path, converters=dict.fromkeys(_TEXTS, str), dtype={"seed": "Int64", "group": str})
+    # Equal texts are one object: a table of many runs repeats few of them.
+    table = pd.read_csv(path, converters=dict.fromkeys(_TEXTS, sys.intern), dtype={"seed": "Int64", "group": str})
     table = table.rename(columns={"algo": "label"})
     if "scope" in table:
         return table.astype({"group": "Int64"})

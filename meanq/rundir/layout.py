@@ -22,9 +22,10 @@ Files are replaced as a whole, never edited in place, so a crash leaves the last
 import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from meanq.config.schema import Config
+if TYPE_CHECKING:
+    from meanq.config.schema import Config
 
 CONFIG, STATUS, META, LOCK = "config.yaml", "status.json", "meta.json", "lock"
 EVALUATIONS, TRAINING, DIAGNOSIS, TIMINGS = TABLES = ("evaluations.csv", "training.csv", "diagnosis.csv", "timings.csv")
@@ -59,7 +60,7 @@ class Episode:
 EVALUATION_COLUMNS = ("step", "episode", *(f.name.removeprefix("episode_") for f in fields(Episode)))
 
 
-def run_directory(config: Config) -> Path:
+def run_directory(config: "Config") -> Path:
     """Depends on the configuration only, never on the clock."""
     assert config.label is not None
     return Path(config.root) / config.study / config.env.name / config.label / f"seed_{config.seed}"

@@ -21,13 +21,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-import numpy as np
 import yaml
 
 from meanq.config.errors import printable as printable
 from meanq.rundir.layout import CONFIG, LOCK, META, PROBES, SEED_DIR, STATUS
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # What a run's files never exceed, so that the largest that is read takes less than a second and 500 MB.
 _MAX_BYTES = {".csv": 2**25, ".npz": 2**27, ".safetensors": 2**36}
@@ -290,19 +292,23 @@ def _step(cell: str) -> int:
 class Probes:
     """Values of all members at the probe states, and the true ones where they are known."""
 
-    step: np.ndarray  # [T]
-    q: np.ndarray  # [T, P, K, A]
-    true_q: np.ndarray | None  # [P, A]
-    policy_value: np.ndarray | None = None  # [T, P], exact, of the policy that is greedy in the members' mean
+    step: "np.ndarray"  # [T]
+    q: "np.ndarray"  # [T, P, K, A]
+    true_q: "np.ndarray | None"  # [P, A]
+    policy_value: "np.ndarray | None" = None  # [T, P], exact, of the policy that is greedy in the members' mean
 
-    def at(self, step: int) -> np.ndarray | None:
+    def at(self, step: int) -> "np.ndarray | None":
         """Q [P, K, A] at this step; None where there is no probe or a value is not finite."""
+        import numpy as np  # here, since `meanq status` needs no arrays
+
         found = self.q[self.step == step]
         return found[0] if len(found) and np.isfinite(found).all() else None
 
 
 def read_probes(directory: Path, config: Mapping[str, Any] | None = None) -> Probes | None:
     """Read probes.npz, of as many states and members as the configuration says; None where the file is missing."""
+    import numpy as np
+
     path = directory / PROBES
     try:
         with open_file(path) as file:
