@@ -8,6 +8,7 @@ paper, at the step it is for). A mean over fewer runs than there are is left out
 deviations together in a column `group`.
 """
 
+import io
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from typing import Any, TextIO
 
 import numpy as np
 import pandas as pd
+
+from meanq.rundir.reader import open_file
 
 from ..intervals import student_reach
 from ..metrics import COLUMNS, GROUP, OVER, RUN, as_table, with_intervals
@@ -34,6 +37,9 @@ _TEXTS = ("env", "algo", "scope", "metric", "label", "other", "steps", "method",
 
 def read_table(path: Path | TextIO) -> pd.DataFrame:
     """A figure's table. Texts stay texts: a label may be called NA, or nothing at all."""
+    if isinstance(path, Path):
+        with open_file(path) as file:  # kept results may be a stranger's
+            return read_table(io.TextIOWrapper(file, "utf-8"))
     # Equal texts are one object: a table of many runs repeats few of them.
     table = pd.read_csv(path, converters=dict.fromkeys(_TEXTS, sys.intern), dtype={"seed": "Int64", "group": str})
     table = table.rename(columns={"algo": "label"})

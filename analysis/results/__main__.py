@@ -25,6 +25,7 @@ from pathlib import Path
 from ..console import command, make_parser, say, writing
 from ..figures.catalogue import Drawn, all_labels, draw_tables
 from ..figures.palette import styles
+from ..runs import AnalysisError
 from . import store
 from .collect import collect
 from .page import late_as_text, page
@@ -36,6 +37,18 @@ def redraw(source: Path, directory: Path) -> list[Drawn]:
     drawn = draw_tables(kept.figures, styles(all_labels(kept.figures)), directory / "figures")
     (directory / "README.md").write_text(page(kept.about, kept.tables, drawn))
     return drawn
+
+
+def _redraw_or_problem(directory: Path) -> str | None:
+    """Redraw kept results, possibly a stranger's; or say why that is not possible."""
+    try:
+        with writing(directory):
+            redraw(directory, directory)
+    except AnalysisError as error:
+        return str(error)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return f"{directory}: {store.PROVENANCE} or a table is not as meanq writes it ({type(error).__name__}: {error})"
+    return None
 
 
 @command
@@ -50,9 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.again == (options.out is not None) or (options.again and (options.scale or options.study)):
         parser.error("write directories with runs and --out DIRECTORY, or --again and directories of kept results")
     if options.again:
-        for path in options.paths:
-            with writing(path):
-                redraw(path, path)
+        bad = [problem for path in options.paths if (problem := _redraw_or_problem(path))]
+        say(bad[:-1])
+        if bad:
+            raise AnalysisError(bad[-1])
         return
     results = collect(options.paths, options.out, options.scale, options.study)
     say(results.about["notes"])

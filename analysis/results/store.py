@@ -15,11 +15,11 @@ import pandas as pd
 import yaml
 
 from meanq.rundir import layout
-from meanq.rundir.reader import open_file
+from meanq.rundir.reader import UnreadableFileError, open_file, read_json
 
 from ..figures.catalogue import KINDS, read_tables
 from ..figures.tables import need, read_table
-from ..runs import Run, RunSet, differing_fields, read_runs
+from ..runs import AnalysisError, Run, RunSet, differing_fields, read_runs
 from .provenance import PRIVATE, public_overrides, without_paths
 
 PROVENANCE = "provenance.json"
@@ -105,14 +105,20 @@ def _without_host(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(directory: Path) -> Kept:
-    """Read what `write` wrote; figures in the order of the page."""
+    """Read what `write` wrote; figures in the order of the page. AnalysisError where a file cannot be read."""
+    try:
+        return _read(directory)
+    except UnreadableFileError as error:
+        raise AnalysisError(str(error)) from None
+
+
+def _read(directory: Path) -> Kept:
     figures = read_tables(directory / "figures")
     tables = {path.stem: read_table(path) for path in (directory / "tables").glob("*.csv")}
     there = {PROVENANCE: (directory / PROVENANCE).is_file(), "tables/late.csv": "late" in tables, "figures": figures}
     for name, found in there.items():
         need(bool(found), f"{directory}: no {name} here")
-    about = json.loads((directory / PROVENANCE).read_text())
-    return Kept(about, figures, tables)
+    return Kept(read_json(directory / PROVENANCE), figures, tables)
 
 
 def write(kept: Kept, directory: Path) -> None:

@@ -1,6 +1,7 @@
 """What is kept of a study: it follows from the runs, names no host and no path, and is made again from itself."""
 
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -306,6 +307,29 @@ def test_what_cannot_be_written_or_is_not_there_is_one_line(tmp_path: Path) -> N
     (tmp_path / "out" / "tables" / "late.csv").unlink()
     with pytest.raises(SystemExit, match=r"^analysis: .*out: no tables/late.csv here$"):
         results.main(["--again", str(tmp_path / "out")])
+
+
+@pytest.mark.parametrize("name", ["provenance.json", "tables/late.csv", "figures/study.csv"])
+def test_hostile_kept_results_cost_a_line_and_the_others_are_redrawn(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_study(tmp_path / "runs", seeds=1)
+    keep(tmp_path / "runs", tmp_path / "good")
+    bad = [tmp_path / kind for kind in ("pipe", "link", "empty", "binary", "other", "nested")]
+    for directory in bad:
+        shutil.copytree(tmp_path / "good", directory)
+        (directory / name).unlink()
+    os.mkfifo(bad[0] / name)
+    (bad[1] / name).symlink_to(tmp_path / "good" / name)
+    for directory, content in zip(bad[2:], [b"", b"\xff\x00,1\n", b"{}", b"[" * 200_000], strict=True):
+        (directory / name).write_bytes(content)
+    (tmp_path / "good" / "README.md").unlink()
+    with pytest.raises(SystemExit) as ended:
+        results.main(["--again", *map(str, bad), str(tmp_path / "good")])
+    lines = [*capsys.readouterr().err.splitlines()[-len(bad) + 1 :], str(ended.value)]
+    assert [line.partition(":")[0] for line in lines] == ["analysis"] * len(bad)
+    assert all(f"{directory}" in line and "\0" not in line for directory, line in zip(bad, lines, strict=True))
+    assert (tmp_path / "good" / "README.md").is_file()
 
 
 def write_atari(root: Path, cells: Sequence[tuple[str, str]], seeds: int = 2, commit: str = "abc") -> Path:
